@@ -1,0 +1,1 @@
+"""Advantages, KL, losses, corrections: pure functions on tensors, one small file each."""

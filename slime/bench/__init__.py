@@ -1,0 +1,1 @@
+"""Commands that measure each part against the bare library."""

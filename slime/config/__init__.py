@@ -1,0 +1,1 @@
+"""Every option, typed and checked. Imports no torch."""

@@ -1,0 +1,1 @@
+"""Samples, prompts, chat templates and loss masks, batches, the buffer."""

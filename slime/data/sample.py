@@ -1,0 +1,73 @@
+"""Sample: the record that passes between users' code and ours.
+
+Invariant, held by `Sample.check`: `loss_mask`, `rollout_log_probs` and `weight_versions`, where present, have one entry a
+response token, and `tokens` ends with those response tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Status(str, Enum):
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+class SampleError(ValueError):
+    """A sample that contradicts itself; the message names the sample."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """One prompt with one response. Token fields are plain lists of int/float, so that users' code can append to them."""
+
+    group_index: int | None = None
+    index: int | None = None
+    rollout_id: int | None = None
+    prompt: str | list[dict[str, Any]] = ""
+    tokens: list[int] = field(default_factory=list)
+    response: str = ""
+    response_length: int = 0
+    label: Any = None
+    reward: float | dict[str, Any] | None = None
+    loss_mask: list[int] | None = None
+    rollout_log_probs: list[float] | None = None
+    weight_versions: list[str] = field(default_factory=list)
+    rollout_routed_experts: Any = None
+    teacher_log_probs: list[float] | None = None
+    multimodal_inputs: dict[str, Any] | None = None
+    remove_sample: bool = False
+    status: Status = Status.PENDING
+    metadata: dict[str, Any] = field(default_factory=dict)
+    train_metadata: dict[str, Any] | None = None
+    session_id: str | None = None
+    non_generation_time: float = 0.0
+    spec_info: dict[str, Any] = field(default_factory=dict)
+    prefix_cache_info: dict[str, Any] = field(default_factory=dict)
+
+    Status = Status
+
+    @property
+    def name(self) -> str:
+        """How messages call this sample."""
+        return f"sample {self.index} (group {self.group_index}, rollout {self.rollout_id})"
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.tokens) - self.response_length
+
+    def check(self) -> None:
+        """Raises SampleError when the lengths of the token fields disagree (cases 12 and 26)."""
+        n = self.response_length
+        if not 0 <= n <= len(self.tokens):
+            raise SampleError(f"{self.name}: response_length is {n}, but there are {len(self.tokens)} tokens in all")
+        for field_name in ("loss_mask", "rollout_log_probs", "teacher_log_probs"):
+            values = getattr(self, field_name)
+            if values is not None and len(values) != n:
+                raise SampleError(f"{self.name}: {field_name} has {len(values)} entries, the response has {n} tokens")

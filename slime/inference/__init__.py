@@ -1,0 +1,1 @@
+"""SGLang: server process, router, client, health. No Ray in it."""

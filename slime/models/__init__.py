@@ -1,0 +1,1 @@
+"""One file a model family: HF config -> Megatron config, HF names <-> Megatron names."""

@@ -1,0 +1,1 @@
+"""Metrics, trackers, run directory, what a user sees."""

@@ -1,0 +1,1 @@
+"""CPU and CUDA: devices, backends, and what each library needs patched."""

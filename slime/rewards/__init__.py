@@ -1,0 +1,1 @@
+"""Graders: a response and a label in, a score out."""

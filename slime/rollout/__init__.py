@@ -1,0 +1,1 @@
+"""Making samples: generation, rewards beside it, evaluation."""

@@ -1,0 +1,1 @@
+"""Packing into micro-batches and balancing over ranks: integers in, integers out."""

@@ -1,0 +1,1 @@
+"""Moving weights from training to inference: one file a transport."""
