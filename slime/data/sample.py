@@ -1,7 +1,7 @@
 """Sample: the record that passes between users' code and ours.
 
-Invariant, held by `Sample.check`: `loss_mask`, `rollout_log_probs` and `weight_versions`, where present, have one entry a
-response token, and `tokens` ends with those response tokens.
+Invariant, held by `Sample.check`: `loss_mask`, `rollout_log_probs` and `teacher_log_probs`, where present, have one entry a
+response token, and `tokens` ends with those response tokens. `weight_versions` has one entry a generation, in order.
 """
 
 from __future__ import annotations

@@ -1,0 +1,44 @@
+"""Batch: what travels from rollout to training, one a data-parallel rank, through Ray's object store by reference.
+
+Shape suffixes: N samples of this rank · T tokens of all of them, concatenated · R response tokens, concatenated.
+All arrays are NumPy, so that a reader on the same machine maps the store's memory and copies nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimizer step of one rank: its micro-batches, and the sizes of the whole global batch of that step.
+
+    The denominators are global and known before the first forward pass; that is what makes the loss and its gradient
+    independent of how samples were packed and sharded: every rank only sums.
+    """
+
+    micro_batches: list[list[int]]  # positions 0..N-1 in the Batch; the same count on every rank, possibly with empty ones
+    num_samples: int  # samples of the global batch, over all ranks
+    num_tokens: int  # unmasked response tokens of the global batch, over all ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    tokens_T: np.ndarray  # int32, prompt and response of each sample in turn
+    total_lengths_N: np.ndarray  # int32
+    response_lengths_N: np.ndarray  # int32
+    loss_mask_R: np.ndarray  # float32, 0 or 1
+    rewards_N: np.ndarray  # float32, after group normalisation
+    raw_rewards_N: np.ndarray  # float32
+    group_ids_N: np.ndarray  # int64
+    sample_ids_N: np.ndarray  # int64
+    truncated_N: np.ndarray  # bool
+    steps: list[Step]
+    rollout_log_probs_R: np.ndarray | None = None  # float32, of the engine that sampled
+    train_metadata: list[dict[str, Any] | None] | None = None  # one a sample; reaches a custom loss
+
+    def __len__(self) -> int:
+        return len(self.total_lengths_N)
