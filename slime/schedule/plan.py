@@ -1,0 +1,111 @@
+"""The plan of a rollout's training: samples -> optimizer steps -> data-parallel ranks -> micro-batches.
+
+Held for any input: every sample is in exactly one micro-batch of one rank; the ranks of a step have the same number of
+micro-batches (a rank with fewer samples than that has empty ones), because pipelines and collectives of all ranks move
+together. Only lengths matter here, never contents: integers in, integers out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from slime.schedule.balance import largest_differencing, round_robin
+from slime.schedule.packing import by_count, by_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """What one data-parallel rank trains on."""
+
+    steps: list[list[list[int]]]  # step -> micro-batch -> samples (positions in the rollout)
+
+    @property
+    def samples(self) -> list[int]:
+        """All samples of the rank, in the order of training."""
+        return list(chain.from_iterable(chain.from_iterable(self.steps)))
+
+
+def plan(
+    lengths: Sequence[int],
+    *,
+    dp_size: int,
+    global_batch_size: int | None = None,
+    num_steps: int | None = None,
+    micro_batch_size: int | None = None,
+    max_tokens: int | None = None,
+    balance: bool = False,
+    micro_batch_multiple: int = 1,
+) -> list[RankPlan]:
+    """Plans the training on samples of the given lengths (tokens, prompt and response). One RankPlan a rank.
+
+    Steps take consecutive samples. Either `global_batch_size` of them: the last step takes what is left, so it is
+    smaller when filters or fan-out changed their number (nothing is trimmed, and the loss of a step is an average over
+    the samples it really has). Or `num_steps` is given: steps whose sizes differ by one at most, fewer steps where there
+    are fewer samples.
+
+    Micro-batches hold either at most `micro_batch_size` samples or at most `max_tokens` tokens (of one
+    context-parallel group: tokens a GPU times its size); a sample longer than that is alone. Their number in a step is
+    a multiple of `micro_batch_multiple` (virtual pipelines need one of the pipeline's size).
+
+    Ranks get samples in turn, or, with `balance`, so that their tokens are about equal; with a fixed micro-batch size
+    also their counts, since there the number of samples sets the number of micro-batches.
+    """
+    if (global_batch_size is None) == (num_steps is None):
+        raise ValueError("plan() takes either global_batch_size or num_steps")
+    if (micro_batch_size is None) == (max_tokens is None):
+        raise ValueError("plan() takes either micro_batch_size or max_tokens")
+    for name, value in {
+        "dp_size": dp_size,
+        "global_batch_size": global_batch_size,
+        "num_steps": num_steps,
+        "micro_batch_size": micro_batch_size,
+        "max_tokens": max_tokens,
+        "micro_batch_multiple": micro_batch_multiple,
+    }.items():
+        if value is not None and value < 1:
+            raise ValueError(f"plan(): {name} is {value}, it must be at least 1")
+    lengths = [int(length) for length in lengths]
+    if lengths and min(lengths) < 1:
+        raise ValueError(f"plan(): sample {lengths.index(min(lengths))} has {min(lengths)} tokens")
+
+    everything = range(len(lengths))
+    if num_steps is not None:
+        steps = by_count(everything, min(num_steps, len(everything))) if everything else []
+    else:
+        steps = [everything[start : start + global_batch_size] for start in everything[::global_batch_size]]
+
+    plans = [RankPlan(steps=[]) for _ in range(dp_size)]
+    for step in steps:
+        if balance:
+            weights = [lengths[sample] for sample in step]
+            parts = largest_differencing(weights, dp_size, equal_counts=max_tokens is None)
+        else:
+            parts = round_robin(len(step), dp_size)
+        ranks = [[step[position] for position in part] for part in parts]
+        packed = _pack(ranks, lengths, micro_batch_size, max_tokens, micro_batch_multiple)
+        for rank_plan, micro_batches in zip(plans, packed):
+            rank_plan.steps.append(micro_batches)
+    return plans
+
+
+def _pack(
+    ranks: list[list[int]], lengths: list[int], micro_batch_size: int | None, max_tokens: int | None, multiple: int
+) -> list[list[list[int]]]:
+    """Micro-batches of each rank of one step: equally many, and a multiple of `multiple`."""
+    if max_tokens is None:
+        most = max(len(samples) for samples in ranks)
+        count = _round_up(-(-most // micro_batch_size), multiple)
+        return [by_count(samples, count) for samples in ranks]
+    count = 1
+    while True:
+        packed = [by_tokens(samples, lengths, max_tokens, count) for samples in ranks]
+        needed = _round_up(max(map(len, packed)), multiple)
+        if all(len(micro_batches) == needed for micro_batches in packed):
+            return packed
+        count = needed  # packing again, into more: grows until all agree, at the latest with one sample in each
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
