@@ -1,0 +1,46 @@
+"""`python -m slime.tiny --task col|sort --output DIR`: makes the files of a tiny experiment and says what they are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from slime.tiny.files import make_tiny
+from slime.tiny.tasks import TASKS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m slime.tiny", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--task", choices=TASKS, default="col", help="col: 47+85= by thinking; sort: sort 52941, quicker")
+    parser.add_argument("--output", required=True, metavar="DIR", help="a new directory")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and of all files [0]")
+    parser.add_argument("--num-train", type=int, default=4096, help="prompts to train on [4096]")
+    parser.add_argument("--num-heldout", type=int, default=400, help="prompts for evaluation [400]")
+    parser.add_argument("--num-demos", type=int, default=16384, help="demonstrations for the cold start [16384]")
+    parser.add_argument("--moe", action="store_true", help="a mixture of 8 experts, 2 a token, in place of the dense model")
+    args = parser.parse_args()
+    for option in ("num_train", "num_heldout", "num_demos"):
+        if getattr(args, option) < 1:
+            parser.error(f"--{option.replace('_', '-')} must be at least 1, not {getattr(args, option)}")
+    try:
+        tiny = make_tiny(
+            args.output,
+            args.task,
+            seed=args.seed,
+            num_train=args.num_train,
+            num_heldout=args.num_heldout,
+            num_demos=args.num_demos,
+            moe=args.moe,
+        )
+    except OSError as error:
+        print(f"slime.tiny: {error}", file=sys.stderr)
+        return 1
+    print(f"{tiny.model}: a Qwen3{' MoE' if args.moe else ''} checkpoint with random weights")
+    print(f"{tiny.train}: {args.num_train} prompts with labels")
+    print(f"{tiny.heldout}: {args.num_heldout} held-out prompts with labels")
+    print(f"{tiny.sft}: {args.num_demos} demonstrations")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

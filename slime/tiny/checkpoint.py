@@ -1,0 +1,155 @@
+"""The tiny checkpoint: Qwen3 (dense or mixture of experts) with random weights and a character-level tokenizer, in HF's files.
+
+Invariants: token ids 0..63 all decode to some text, so that no generated token disappears from a response; each of the
+chat markers, role names and thinking tags is one token; the weights are a function of the seed alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+CHAT_MARKERS = ["<pad>", "<|im_start|>", "<|im_end|>"]
+CHARACTERS = list(" 0123456789abcdefghijklmnopqrstuvwxyz+-*/%()=?:,.><|")
+VOCABULARY = [
+    *CHAT_MARKERS,
+    *["user", "assistant", "tool", "<tool_call>", "</tool_call>", "\n"],
+    *CHARACTERS,
+    *["<think>", "</think>", "<unk>"],
+]
+ID = {token: i for i, token in enumerate(VOCABULARY)}
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 64, 4, 2, 16, 192
+EXPERTS, EXPERTS_PER_TOKEN, EXPERT_FFN = 8, 2, 96
+
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+
+def write_checkpoint(directory: str | Path, *, moe: bool = False, num_layers: int = 2, seed: int = 0) -> Path:
+    """Writes config.json, generation_config.json, model.safetensors, tokenizer.json and tokenizer_config.json; returns the directory.
+
+    The dense model has 103 k parameters. `num_layers` is for tests that cut the model into more than two stages.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    config = model_config(moe=moe, num_layers=num_layers)
+    rng = np.random.default_rng(seed)
+    tensors = {name: initial_weight(name, shape, rng) for name, shape in weight_shapes(config)}
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "model.safetensors").chmod(0o644)  # safetensors makes it 0o600
+    write_json(directory / "config.json", config)
+    special_ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    write_json(directory / "generation_config.json", {**special_ids, "do_sample": True, "temperature": 1.0})
+    build_tokenizer().save(str(directory / "tokenizer.json"))
+    write_json(directory / "tokenizer_config.json", tokenizer_config())
+    return directory
+
+
+def model_config(*, moe: bool, num_layers: int) -> dict[str, Any]:
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": HIDDEN,
+        "intermediate_size": FFN,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "torch_dtype": "float32",
+        "bos_token_id": ID["<|im_start|>"],
+        "eos_token_id": ID["<|im_end|>"],
+        "pad_token_id": ID["<pad>"],
+    }
+    if moe:
+        config |= {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": EXPERTS_PER_TOKEN,
+            "moe_intermediate_size": EXPERT_FFN,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "router_aux_loss_coef": 0.001,
+        }
+    return config
+
+
+def weight_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """HF names and shapes of all weights; the output layer is tied to the embedding and has none of its own."""
+    yield "model.embed_tokens.weight", (config["vocab_size"], HIDDEN)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        yield f"{layer}.input_layernorm.weight", (HIDDEN,)
+        yield f"{layer}.self_attn.q_proj.weight", (HEADS * HEAD_DIM, HIDDEN)
+        yield f"{layer}.self_attn.k_proj.weight", (KV_HEADS * HEAD_DIM, HIDDEN)
+        yield f"{layer}.self_attn.v_proj.weight", (KV_HEADS * HEAD_DIM, HIDDEN)
+        yield f"{layer}.self_attn.o_proj.weight", (HIDDEN, HEADS * HEAD_DIM)
+        yield f"{layer}.self_attn.q_norm.weight", (HEAD_DIM,)
+        yield f"{layer}.self_attn.k_norm.weight", (HEAD_DIM,)
+        yield f"{layer}.post_attention_layernorm.weight", (HIDDEN,)
+        if "num_experts" in config:
+            yield f"{layer}.mlp.gate.weight", (EXPERTS, HIDDEN)
+            for expert in range(EXPERTS):
+                yield from feed_forward_shapes(f"{layer}.mlp.experts.{expert}", EXPERT_FFN)
+        else:
+            yield from feed_forward_shapes(f"{layer}.mlp", FFN)
+    yield "model.norm.weight", (HIDDEN,)
+
+
+def feed_forward_shapes(prefix: str, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{prefix}.gate_proj.weight", (width, HIDDEN)
+    yield f"{prefix}.up_proj.weight", (width, HIDDEN)
+    yield f"{prefix}.down_proj.weight", (HIDDEN, width)
+
+
+def initial_weight(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if len(shape) == 1:
+        return np.ones(shape, np.float32)
+    scale = 0.05 if "embed_tokens" in name else 0.7 / math.sqrt(HIDDEN)
+    return rng.standard_normal(shape, np.float32) * np.float32(scale)
+
+
+def build_tokenizer() -> Tokenizer:
+    """BPE without merges cuts text into characters; every longer token is matched whole before that."""
+    tokenizer = Tokenizer(models.BPE(vocab=ID, merges=[], unk_token="<unk>"))
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CHAT_MARKERS])
+    longer = [token for token in VOCABULARY if len(token) > 1 and token not in CHAT_MARKERS]
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in longer])
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def tokenizer_config() -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<pad>",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 512,
+        "chat_template": CHAT_TEMPLATE,
+    }
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
