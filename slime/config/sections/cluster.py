@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Literal
+
+from slime.config.section import Bytes, Count, FrozenDict, Json, Minutes, Section, option
+
+
+class Cluster(Section):
+    """Cluster and weight sync
+
+    How many devices train, how many generate, whether they are the same, and how new weights reach the engines. A "GPU" is
+    one device: on a machine without GPUs, one CPU process.
+    """
+
+    actor_num_nodes: Count = option(1, "Nodes that train.")
+    actor_num_gpus_per_node: Count = option(8, "Training devices on each of these nodes; nodes x devices = training ranks.")
+    rollout_num_gpus: Count | None = option(
+        None, "Devices that generate, over all nodes.", derived="the training devices when colocated, else required"
+    )
+    rollout_num_gpus_per_engine: Count = option(
+        1, "Devices of one engine: its tensor-parallel size. rollout-num-gpus / this = number of engines."
+    )
+    num_gpus_per_node: Count = option(8, "Devices of one node, for engines that span nodes and for the placement.")
+    colocate: bool = option(False, "Train and generate on the same devices in turns, instead of on separate ones at once.")
+    offload: bool = option(False, "Short for --offload-train --offload-rollout.")
+    offload_train: bool | None = option(
+        None, "Move the trainer's weights and optimizer state off the devices while generating.", derived="--colocate"
+    )
+    offload_rollout: bool | None = option(
+        None, "Release the engines' weights and KV cache while training.", derived="--colocate"
+    )
+    distributed_backend: Literal["nccl", "gloo"] = option(
+        "nccl", "torch.distributed backend of the training ranks on GPUs. On a CPU it is always gloo."
+    )
+    distributed_timeout_minutes: Minutes = option(
+        10, "After this time a collective operation that some rank never entered is an error instead of a stall."
+    )
+    train_env_vars: Json = option(
+        FrozenDict(), 'Environment variables of the training processes, e.g. \'{"NCCL_DEBUG": "WARN"}\'.'
+    )
+    update_weight_transport: Literal["nccl"] = option(
+        "nccl",
+        "How weights travel when training and generation are decoupled. nccl: a broadcast into the engines (gloo on a CPU)."
+        " Colocated halves share memory instead and do not ask.",
+    )
+    update_weight_buffer_size: Bytes = option(
+        512 * 1024**2, "Weights are sent in buckets of this size; larger is faster and takes this much more memory."
+    )
+    check_weight_update_equal: bool = option(
+        False, "After each sync compare checksums of the trainer's and of the engines' weights; a difference stops the run."
+    )

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Literal
+
+from slime.config.section import Path, Section, option
+
+
+class Logging(Section):
+    """Logging
+
+    metrics.jsonl in the run directory is always written.
+    """
+
+    use_wandb: bool = option(False, "Send metrics to Weights & Biases.")
+    wandb_mode: Literal["online", "offline", "disabled"] | None = option(None, "offline writes into --wandb-dir for a later `wandb sync`.", derived="WANDB_MODE, or online")
+    wandb_dir: Path | None = option(None, "Directory of wandb's files.", derived="the run directory")
+    wandb_key: str | None = option(None, "API key.", derived="WANDB_API_KEY, or the login on this machine", secret=True)
+    wandb_host: str | None = option(None, "Server, where it is not the public one.")
+    wandb_team: str | None = option(None, "Entity that owns the project.")
+    wandb_project: str | None = option(None, "Project.", derived="slime")
+    wandb_group: str | None = option(None, "Group of runs.")
+    wandb_run_id: str | None = option(None, "Id of a run to continue.")
+    disable_wandb_random_suffix: bool = option(False, "Do not append a random suffix to the group.")
+    use_tensorboard: bool = option(False, "Write TensorBoard files.")
+    tb_project_name: str | None = option(None, "Directory of the TensorBoard files.", derived="the run directory")
+    tb_experiment_name: str | None = option(None, "Sub-directory of this run.")
+
+
+class Debug(Section):
+    """Debug"""
+
+    debug_rollout_only: bool = option(False, "Generate and grade, but do not train.")

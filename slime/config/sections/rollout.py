@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from slime.config.section import Count, Hook, Integers, Paths, Positive, Section, Strings, Tokens, Unit, option
+
+TopP = Annotated[float, Field(gt=0, le=1), Unit("0..1")]
+TopK = Annotated[int, Field(ge=-1), Unit("N")]
+
+
+class Rollout(Section):
+    """Rollout and sampling"""
+
+    rollout_temperature: Positive = option(1.0, "Sampling temperature.")
+    rollout_top_p: TopP = option(1.0, "Sample from the smallest set of tokens with this much probability.")
+    rollout_top_k: TopK = option(-1, "Sample from this many of the most probable tokens; -1: from all.")
+    rollout_max_response_len: Tokens | None = option(None, "Longest response; a longer one is cut and counts as truncated.")
+    rollout_max_prompt_len: Tokens | None = option(None, "Longer prompts are left out, and counted.")
+    rollout_max_context_len: Tokens | None = option(None, "Longest prompt and response together.")
+    rollout_stop: Strings = option((), "Texts that end a response.")
+    rollout_stop_token_ids: Integers = option((), "Token ids that end a response.")
+    rollout_skip_special_tokens: bool = option(False, "Leave special tokens out of the response text (not of its tokens).")
+    rollout_function_path: Hook | None = option(
+        None,
+        "generate_rollout(args, rollout_id, data_source, evaluation=False): replaces the whole rollout.",
+        derived="slime.rollout.generate.generate_rollout, or slime.rollout.sft.generate_rollout with sft_loss",
+    )
+    custom_generate_function_path: Hook | None = option(
+        None, "async generate(args, sample, sampling_params[, evaluation]): replaces the generation of one sample."
+    )
+    rollout_sample_hook_path: Hook | None = option(
+        None, "sample_hook(args, sample, *, rollout_id, evaluation): sees each finished sample and may replace it."
+    )
+    rollout_sample_filter_path: Hook | None = option(
+        None, "sample_filter(args, samples): sets sample.remove_sample on those that training is to leave out."
+    )
+    rollout_all_samples_process_path: Hook | None = option(
+        None, "all_samples_process(args, all_samples, data_source): sees all samples of a rollout."
+    )
+    custom_convert_samples_to_train_data_path: Hook | None = option(
+        None, "convert_samples(args, samples) -> dict: replaces the conversion of samples into training data."
+    )
+    custom_rollout_log_function_path: Hook | None = option(
+        None, "log_rollout(rollout_id, args, samples, extra_metrics, rollout_time) -> bool: true replaces the metrics."
+    )
+    custom_eval_rollout_log_function_path: Hook | None = option(
+        None, "log_eval(rollout_id, args, data, extra_metrics) -> bool: true replaces the eval metrics."
+    )
+
+
+class Reward(Section):
+    """Reward"""
+
+    rm_type: str | None = option(None, "Built-in grader. exact_match: the answer, without its thinking, equals the label. random: 0 or 1.")
+    custom_rm_path: Hook | None = option(None, "async reward(args, sample) -> float | dict: replaces --rm-type.")
+    group_rm: bool = option(False, "Give --custom-rm-path all samples of a prompt at once; it returns a list.")
+    reward_key: str | None = option(None, "Key of the reward to train on, where the reward is a dict.")
+    eval_reward_key: str | None = option(None, "The same for eval.", derived="--reward-key")
+    custom_reward_post_process_path: Hook | None = option(
+        None, "post_process(args, samples) -> (raw_rewards, rewards): replaces the normalisation of rewards."
+    )
+
+
+class Eval(Section):
+    """Eval
+
+    Held-out prompts, sampled every --eval-interval rollouts and before the first. Unset options are those of the rollout.
+    """
+
+    eval_interval: Count | None = option(None, "Rollouts between two evals. Unset: no eval.")
+    eval_prompt_data: Paths = option((), "Data sets, as pairs of name and path: --eval-prompt-data gsm gsm.jsonl aime aime.parquet.")
+    skip_eval_before_train: bool = option(False, "No eval before the first rollout.")
+    eval_function_path: Hook | None = option(None, "Replaces the evaluation; same signature as the rollout function.", derived="--rollout-function-path")
+    n_samples_per_eval_prompt: Count = option(1, "Responses for each eval prompt; more than one gives pass@k.")
+    eval_input_key: str | None = option(None, "Key of the prompt.", derived="--input-key")
+    eval_label_key: str | None = option(None, "Key of the label.", derived="--label-key")
+    eval_tool_key: str | None = option(None, "Key of the tools.", derived="--tool-key")
+    eval_temperature: Annotated[float, Field(ge=0), Unit("X")] | None = option(
+        None, "Sampling temperature; 0 is greedy.", derived="--rollout-temperature"
+    )
+    eval_top_p: TopP | None = option(None, "As --rollout-top-p.", derived="--rollout-top-p")
+    eval_top_k: TopK | None = option(None, "As --rollout-top-k.", derived="--rollout-top-k")
+    eval_max_response_len: Tokens | None = option(None, "Longest response.", derived="--rollout-max-response-len")
+    eval_max_prompt_len: Tokens | None = option(None, "Longest prompt.", derived="--rollout-max-prompt-len")
+    eval_max_context_len: Tokens | None = option(None, "Longest prompt and response.", derived="--rollout-max-context-len")
+    eval_min_new_tokens: Tokens | None = option(None, "Shortest response.")
+
+    @property
+    def datasets(self) -> dict[str, str]:
+        """Name -> path of each eval data set."""
+        return dict(zip(self.eval_prompt_data[::2], self.eval_prompt_data[1::2], strict=True))

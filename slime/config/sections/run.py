@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from slime.config.section import Path, Section, option
+
+
+class Run(Section):
+    """Run
+
+    Where the run's files go, what it runs on, and how far rollout may be ahead of training.
+    """
+
+    run_name: str | None = option(None, "Name of the run: its directory under runs/ and its name in the trackers.", derived="date and time of the start")
+    run_dir: Path | None = option(
+        None,
+        "Directory of everything the run writes: config.yaml, metrics.jsonl, logs/. It must not hold another run.",
+        derived="runs/<run-name>",
+    )
+    device: Literal["auto", "cpu", "cuda"] = option(
+        "auto", "Devices of training and generation. auto takes CUDA where a GPU is visible, else the CPU."
+    )
+    async_depth: Annotated[int, Field(ge=0, le=1)] = option(
+        0,
+        "How many rollouts generation may be ahead of training. 0: they take turns. 1: the next rollout is generated, with"
+        " weights one update old, while this one is trained on; needs decoupled placement.",
+    )
