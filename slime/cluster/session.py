@@ -1,0 +1,224 @@
+"""Session: one run's life on Ray, from the first process to the last file.
+
+    with Session(config) as session:
+        ...
+
+Invariants:
+- Inside the block Ray is connected: to the cluster that RAY_ADDRESS names (a submitted job has it), else to one of our own that is
+  started here, on loopback, with a token of its own, in a directory that only this user can read.
+- After the block, however it was left, nothing that the run started lives: the reaper (see reaper.py) ends it, also when this process
+  is killed. A cluster that was joined stays as it was, only this run's actors and their children end.
+- Ctrl+C, SIGTERM and SIGHUP leave the block as exceptions. Once it is being left, signals no longer interrupt.
+- This process's environment and signal handlers are put back as they were.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import secrets
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray._private import ray_constants
+from ray._private.node import Node
+from ray._private.parameter import RayParams
+from ray._private.resource_isolation_config import ResourceIsolationConfig
+from ray._raylet import AuthenticationTokenLoader
+from ray._raylet import Config as RayConfig
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from slime.cluster import reaper
+from slime.cluster.wait import wait
+
+if TYPE_CHECKING:
+    from slime.config import Config
+
+_MIB = 2**20
+_JOIN_S = 60.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the placement says who sees which GPU, not Ray
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "SPT_NOENV": "1",  # process titles must not overwrite the environment, by which the reaper knows its own
+}
+
+
+class Session:
+    """The connection of a run to Ray, and the guarantee that the run ends whole. Use as a context manager, once.
+
+    Attributes: `run_id` (unique, in the environment of every process of the run), `logs` (the run's directory of logs), `resource`
+    ("GPU" or "CPU": what the cluster calls a device), `joined` (whether the cluster is somebody else's).
+    """
+
+    def __init__(self, config: Config):
+        self.run_id = secrets.token_hex(6)
+        self.logs = Path(config.run_dir).resolve() / "logs"
+        self.joined = "RAY_ADDRESS" in os.environ
+        self.resource = "CPU"
+        self._device: str = config.device
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Session:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        for line in reaper.clear_dead_runs():
+            print(f"slime: {line}", file=sys.stderr)
+        try:
+            self._catch_signals()
+            self._set_environment({**_ENVIRONMENT, reaper.RUN_ID: self.run_id})
+            guard = reaper.Guard(self.run_id, self.logs / "reaper.log")
+            self._undo.callback(guard.close)
+            if self.joined:
+                self._join()
+            else:
+                self._start(guard.directory)
+            self._catch_signals()  # again: ray.init sets handlers too
+            gpus = ray.cluster_resources().get("GPU", 0)
+        except BaseException:
+            self.__exit__()
+            raise
+        self.resource = "GPU" if gpus and self._device != "cpu" else "CPU"
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if _in_main_thread():
+            for number in _SIGNALS:
+                signal.signal(number, _say_that_it_ends)
+        self._undo.close()
+
+    # -- Ray -----------------------------------------------------------------------------------------------------------------------
+
+    def _start(self, directory: Path) -> None:
+        """Starts a Ray node of our own: no dashboard, no autoscaler, no log forwarding, loopback only."""
+        token = directory / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        self._set_environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_TOKEN": None})
+        self._undo.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", ray_constants.ENABLE_RAY_CLUSTER)
+        ray_constants.ENABLE_RAY_CLUSTER = False  # else Ray replaces a loopback address by a public one
+        RayConfig.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+        session = directory / "ray"
+        session.mkdir()
+        logs = self.logs / "ray"
+        logs.mkdir(exist_ok=True)
+        (session / "logs").symlink_to(logs)
+        node = _LocalNode(
+            RayParams(
+                node_ip_address="127.0.0.1",
+                num_gpus=0 if self._device == "cpu" else None,
+                include_dashboard=False,
+                include_log_monitor=False,
+                no_monitor=True,
+                temp_dir=str(directory),
+                session_name=session.name,
+                resource_isolation_config=ResourceIsolationConfig(),
+                **_object_store(self._device, directory),
+            ),
+            head=True,
+            shutdown_at_exit=False,
+            spawn_reaper=True,
+        )
+        self._undo.callback(node.kill_all_processes, check_alive=False, allow_graceful=False)
+        self._undo.callback(ray.shutdown)
+        logs.chmod(0o755)  # Ray opens its directories to everybody
+        ray.init(address=node.gcs_address, namespace=self.run_id, log_to_driver=False, logging_level="warning")
+
+    def _join(self) -> None:
+        """Connects to the cluster that is there; each of its machines gets a reaper for what this run will start on it."""
+        environment = {name: os.environ[name] for name in (reaper.RUN_ID, "SPT_NOENV")}
+        self._undo.callback(ray.shutdown)
+        ray.init(
+            namespace=self.run_id, runtime_env={"env_vars": environment}, log_to_driver=False, logging_level="warning"
+        )
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        guards = [
+            _NodeGuard.options(
+                name=f"guard of node {node[:8]}",
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            ).remote(self.run_id)
+            for node in nodes
+        ]
+        wait([guard.ready.remote() for guard in guards], f"a reaper on each of {len(nodes)} machines", _JOIN_S)
+        self._undo.callback(_close_guards, guards)
+
+    # -- this process --------------------------------------------------------------------------------------------------------------
+
+    def _set_environment(self, values: dict[str, str | None]) -> None:
+        """Until the session ends; None takes a variable away."""
+        before = {name: os.environ.get(name) for name in values}
+        self._undo.callback(_update_environment, before)
+        _update_environment(values)
+
+    def _catch_signals(self) -> None:
+        """SIGTERM and SIGHUP become SystemExit until the session ends."""
+        if _in_main_thread():
+            for number in _SIGNALS:
+                self._undo.callback(signal.signal, number, signal.getsignal(number))
+            signal.signal(signal.SIGTERM, _leave)
+            signal.signal(signal.SIGHUP, _leave)
+
+
+class _LocalNode(Node):
+    """A Ray node without the dashboard's server, which costs a second of start-up and 110 MB."""
+
+    def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
+        self._webui_url = ""
+
+
+@ray.remote(num_cpus=0)
+class _NodeGuard:
+    """Holds the reaper of one machine of a cluster that was joined: dies with the run's job, and the reaper with it."""
+
+    def __init__(self, run_id: str):
+        logs = Path(ray._private.worker._global_node.get_logs_dir_path())
+        self._guard = reaper.Guard(run_id, logs / f"slime-reaper-{run_id}.log")
+
+    def ready(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._guard.close()  # ends this process as well
+
+
+def _close_guards(guards: list[Any]) -> None:
+    ray.wait([guard.close.remote() for guard in guards], num_returns=len(guards), timeout=_JOIN_S)
+
+
+def _object_store(device: str, directory: Path) -> dict[str, Any]:
+    """The object store's size and place, as parameters of Ray. Without GPUs small: batches of tokens are all that passes through it."""
+    shm = Path("/dev/shm")
+    disk = os.statvfs(shm if shm.is_dir() else directory)
+    free = disk.f_bavail * disk.f_frsize
+    if device != "cpu" and glob.glob("/dev/nvidia[0-9]*"):
+        return {}
+    size = min(512 * _MIB, max(100 * _MIB, free // 4))
+    return {"object_store_memory": size} if size <= free else {"object_store_memory": size, "plasma_directory": str(directory)}
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _say_that_it_ends(number: int, frame: object) -> None:
+    print("slime: ending what this run has started; this takes a few seconds", file=sys.stderr)
+
+
+def _update_environment(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

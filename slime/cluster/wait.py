@@ -1,0 +1,175 @@
+"""Waiting for actors: every wait has a deadline, a name, and blames whoever failed first.
+
+Invariants:
+- `wait` returns what `ray.get` returns, or raises `Stalled` (the deadline passed; the message says who is still awaited and since
+  when) or `ActorFailed` (somebody failed; the message names the actor, where it failed, and its log file).
+- When several actors fail together, the one reported is the cause and not a consequence: a process that died comes before an
+  exception, and an exception before the broken connections that its peers then see. Among equals the earliest wins.
+- Ctrl+C is answered within half a second.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+_POLL_S = 0.5
+_SETTLE_S = 2.0
+"""How long to listen for further failures after the first one: a killed peer is often reported after those it disturbed."""
+_LOG_LINES = 12
+_CONSEQUENCE = re.compile(
+    r"connection (closed|reset|refused|aborted)|broken pipe|socket|gloo|nccl|timed out|timeout|peer|store|disconnected",
+    re.IGNORECASE,
+)
+
+
+class Stalled(TimeoutError):
+    """A deadline passed. The message says what was awaited, from whom, since when."""
+
+
+class ActorFailed(RuntimeError):
+    """An actor raised or died. `cause` is the original exception if there was one, `actor` its name, `log` its log file."""
+
+    def __init__(self, message: str, actor: str, cause: BaseException | None, log: Path | None):
+        super().__init__(message)
+        self.actor = actor
+        self.cause = cause
+        self.log = log
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """One failed reference, as found after `order` others."""
+
+    ref: ray.ObjectRef
+    error: BaseException
+    order: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Smaller is nearer to the first cause."""
+        root = _root(self.error)
+        if isinstance(root, RayError):
+            return 0, self.order
+        consequence = isinstance(root, (builtins.ConnectionError, builtins.TimeoutError)) or (
+            isinstance(root, RuntimeError) and _CONSEQUENCE.search(str(root))
+        )
+        return (2 if consequence else 1), self.order
+
+
+def wait(refs: Any, what: str, timeout: float) -> Any:
+    """`ray.get(refs)` with a deadline of `timeout` seconds; `what` completes the sentence "waiting for ...".
+
+    `refs` is one reference or a list of them; the result has the same form. Raises Stalled or ActorFailed.
+    """
+    single = isinstance(refs, ray.ObjectRef)
+    asked: list[ray.ObjectRef] = [refs] if single else list(refs)
+    pending = list(dict.fromkeys(asked))
+    began, clock = time.monotonic(), time.strftime("%H:%M:%S")
+    values: dict[ray.ObjectRef, Any] = {}
+    while pending:
+        left = began + timeout - time.monotonic()
+        if left <= 0:
+            raise Stalled(_stalled(what, pending, len(values) + len(pending), timeout, clock))
+        ready, pending = ray.wait(pending, num_returns=1, timeout=min(_POLL_S, left))
+        for ref in ready:
+            try:
+                values[ref] = ray.get(ref)
+            except (RayError, Exception) as error:  # RayTaskError(X) also inherits from X, whatever X is
+                raise _blame(what, _Failure(ref, error, 0), pending) from None
+    results = [values[ref] for ref in asked]
+    return results[0] if single else results
+
+
+def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef]) -> ActorFailed:
+    """The exception to raise for the failure nearest to the first cause, having listened to the others for a moment."""
+    failures = [first]
+    until = time.monotonic() + _SETTLE_S
+    while pending and first.rank[0] > 0 and (left := until - time.monotonic()) > 0:
+        ready, pending = ray.wait(pending, num_returns=1, timeout=min(_POLL_S, left))
+        for ref in ready:
+            try:
+                ray.get(ref)
+            except (RayError, Exception) as error:
+                failures.append(_Failure(ref, error, len(failures)))
+    culprit = min(failures, key=lambda failure: failure.rank)
+    root = _root(culprit.error)
+    who = describe(culprit.ref)
+    log = log_file(culprit.ref)
+    lines = [f"{who} failed while the driver was waiting for {what}: {_headline(root)}"]
+    if log is not None:
+        lines.append(f"  log: {log}")
+    lines += ["  " + line for line in _details(culprit.error, log)]
+    others = [describe(failure.ref) for failure in failures if failure is not culprit]
+    if others:
+        lines.append(f"  then also failed: {', '.join(others)}")
+    return ActorFailed("\n".join(lines), actor=who, cause=None if isinstance(root, RayError) else root, log=log)
+
+
+def _root(error: BaseException) -> BaseException:
+    """The exception that user code raised, under the wrappers that Ray puts around it at each hop."""
+    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        error = error.cause
+    return error
+
+
+def _headline(root: BaseException) -> str:
+    if isinstance(root, RayActorError) and not root.actor_init_failed:
+        return "its process died"
+    text = str(root).strip()
+    return f"{type(root).__name__}: {text.splitlines()[-1] if isinstance(root, RayError) else text}" if text else repr(root)
+
+
+def _details(error: BaseException, log: Path | None) -> list[str]:
+    """The remote traceback of an exception; what Ray knows and the last lines of the log for a process that died."""
+    if not isinstance(_root(error), RayError):
+        return str(error).strip().splitlines()
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    tail = _tail(log)
+    return lines + (["last lines of its log:", *("  " + line for line in tail)] if tail else [])
+
+
+def _tail(log: Path | None) -> list[str]:
+    if log is None or not log.exists():
+        return []
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 8192))
+        text = file.read().decode("utf-8", "replace")
+    return [line for line in text.splitlines() if line.strip()][-_LOG_LINES:]
+
+
+def _stalled(what: str, pending: list[ray.ObjectRef], total: int, timeout: float, clock: str) -> str:
+    names = ", ".join(dict.fromkeys(describe(ref) for ref in pending))
+    return (
+        f"waited {timeout:g} s (since {clock}) for {what}: {total - len(pending)} of {total} are done, "
+        f"still waiting for {names}"
+    )
+
+
+def _actor(ref: ray.ObjectRef) -> dict[str, Any]:
+    """What Ray's directory knows of the actor that makes `ref`; empty for tasks and for objects that were put."""
+    actor_id = ref.task_id().actor_id()
+    return {} if actor_id.is_nil() else ray._private.state.actors(actor_id.hex())
+
+
+def describe(ref: ray.ObjectRef) -> str:
+    """How messages call whoever makes `ref`: the actor's name (its class if it has none), and its process."""
+    actor = _actor(ref)
+    if not actor:
+        return f"task {ref.task_id().hex()[:8]}"
+    name = actor["Name"] or actor["ActorClassName"]
+    return f"{name} (pid {actor['Pid']} on {actor['Address']['IPAddress']})" if actor["Pid"] else f"{name} (not started)"
+
+
+def log_file(ref: ray.ObjectRef) -> Path | None:
+    """The log of the process that makes `ref`, if it ran on this machine."""
+    pid = _actor(ref).get("Pid")
+    logs = Path(ray._private.worker._global_node.get_logs_dir_path()).resolve()
+    return next(iter(sorted(logs.glob(f"worker-*-{pid}.err"))), None) if pid else None
