@@ -1,0 +1,94 @@
+"""Family: what has to be known about one kind of model to train it with Megatron and to serve it from HF files.
+
+A family is bound to one config.json. It is pure knowledge: it builds nothing, and two families of the same config are equal in all
+they say. A new one is a file like qwen3.py and a line in registry.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+
+from slime.models.mapping import Mapping
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class ModelError(ValueError):
+    """A model that we cannot represent faithfully; the message says what in it, and what would work."""
+
+
+class Family(ABC):
+    """Raises ModelError when made from a config.json that lacks a key or asks for something this family would not do."""
+
+    required: ClassVar[frozenset[str]]
+    """Keys of config.json without which the model is not defined."""
+
+    handled: ClassVar[frozenset[str]] = frozenset()
+    """Optional keys that the family reads."""
+
+    harmless: ClassVar[frozenset[str]] = frozenset({
+        "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "bos_token_id", "dtype", "eos_token_id",
+        "initializer_range", "model_type", "pad_token_id", "torch_dtype", "transformers_version", "use_cache",
+    })  # fmt: skip
+    """Keys that do not change what the model computes."""
+
+    def __init__(self, hf_config: dict[str, Any]):
+        self.config = hf_config
+        self.model_type: str = hf_config["model_type"]
+        problems = [f"lacks `{key}`" for key in sorted(self.required) if hf_config.get(key) is None]
+        if (name := hf_config.get("dtype") or hf_config.get("torch_dtype")) and name not in DTYPES:
+            problems.append(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
+        if not problems:
+            problems = list(self.unsupported())
+        if problems:
+            raise ModelError(f"config.json of model_type {self.model_type!r}: " + "; ".join(problems))
+        known = self.required | self.handled | self.harmless
+        if unknown := sorted(key for key, value in hf_config.items() if value and key not in known):
+            logger.warning("config.json of model_type %r: not used here: %s", self.model_type, ", ".join(unknown))
+
+    @abstractmethod
+    def unsupported(self) -> Iterator[str]:
+        """What this config.json asks for that would be silently ignored, one clause each; nothing when all is well."""
+
+    @abstractmethod
+    def transformer_fields(self) -> dict[str, Any]:
+        """Fields of Megatron's TransformerConfig that the model fixes (sizes, norms, activation, routing).
+
+        Parallelism, precision and kernels are the trainer's to add. With `multi_latent_attention` among them, the class to
+        make is MLATransformerConfig.
+        """
+
+    @abstractmethod
+    def gpt_arguments(self, tensor_parallel_size: int) -> dict[str, Any]:
+        """Arguments of Megatron's GPTModel that the model fixes; `vocab_size` is padded to a multiple of tensor_parallel_size."""
+
+    @abstractmethod
+    def list_tensors(self) -> Iterator[tuple[str, Mapping]]:
+        """(Megatron name, mapping) of every tensor of the whole model, over all layers and experts.
+
+        Megatron names are those of the local layer spec with layers and experts numbered globally; see names.py.
+        A buffer (a router's bias, say) is listed like a parameter.
+        """
+
+    def ignores(self, hf_name: str) -> bool:
+        """Whether a tensor of a checkpoint that `tensors` does not name may be left unread (e.g. precomputed rotary tables)."""
+        return hf_name.endswith(".rotary_emb.inv_freq")
+
+    @cached_property
+    def tensors(self) -> dict[str, Mapping]:
+        """`list_tensors` as a dict."""
+        return dict(self.list_tensors())
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype that config.json names for the weights in its directory; None when it names none."""
+        name = self.config.get("dtype") or self.config.get("torch_dtype")
+        return None if name is None else DTYPES[name]

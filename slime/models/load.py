@@ -1,0 +1,44 @@
+"""Loading: HF safetensors straight into this rank's parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slime.models.checkpoint import Checkpoint, CheckpointError
+from slime.models.shard import Shard
+
+SHOWN = 50  # lines of an error; a wrong checkpoint can have tens of thousands
+
+
+def load_hf(shard: Shard, directory: str | Path) -> int:
+    """Fills the shard's parameters from the checkpoint in `directory` and returns the bytes that were read for it.
+
+    A rank reads only the slices it holds; values are cast to each parameter's dtype. Call it before an optimizer copies the
+    parameters (or have it reload them after). Not collective.
+
+    Raises CheckpointError, before any parameter changes, when there are no weights, or listing every tensor that is missing, has
+    another shape or an unreadable dtype, or that the model has no place for.
+    """
+    checkpoint = Checkpoint(directory)
+    family = shard.family
+    wanted = {name for mapping in family.tensors.values() for name in mapping.names}
+    problems = {f"{name} is missing" for name in wanted - checkpoint.files.keys()}
+    problems |= {
+        f"{name} in {file} has no place in the model"
+        for name, file in checkpoint.files.items()
+        if name not in wanted and not family.ignores(name)
+    }
+    for entry in shard.entries:
+        shapes = entry.mine.shapes(tuple(entry.tensor.shape), entry.cut.size)
+        problems |= {p for name, shape in zip(entry.mine.names, shapes, strict=True) if (p := checkpoint.problem(name, shape))}
+    if problems:
+        lines = sorted(problems)
+        more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        raise CheckpointError(
+            f"the weights in {directory} are not those of its config.json (model_type {family.model_type!r}):\n  "
+            + "\n  ".join(lines[:SHOWN] + more)
+        )
+    for entry in shard.entries:
+        local = tuple(entry.tensor.shape)
+        entry.tensor.copy_(entry.mine.take(checkpoint.fetch, local, entry.cut.rank, entry.cut.size))
+    return checkpoint.bytes_read

@@ -1,0 +1,35 @@
+"""The families we have, and which of them a checkpoint belongs to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from slime.models.family import Family, ModelError
+from slime.models.qwen3 import Qwen3, Qwen3Moe
+
+FAMILIES: dict[str, type[Family]] = {"qwen3": Qwen3, "qwen3_moe": Qwen3Moe}
+"""By config.json's `model_type`."""
+
+
+def family_of(hf_config: dict[str, Any]) -> Family:
+    """The family of a config.json. Raises ModelError for an unknown `model_type`, or when the family cannot do what the file asks."""
+    model_type = hf_config.get("model_type")
+    if model_type not in FAMILIES:
+        raise ModelError(f"config.json: model_type {model_type!r} is not one of those we have: {', '.join(sorted(FAMILIES))}")
+    return FAMILIES[model_type](hf_config)
+
+
+def read_hf_config(directory: str | Path) -> dict[str, Any]:
+    """config.json of a checkpoint directory. Raises ModelError when it is not there or is no JSON object."""
+    path = Path(directory) / "config.json"
+    try:
+        hf_config = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist: is {directory} a directory with a model in HF format?") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(hf_config, dict):
+        raise ModelError(f"{path} holds a JSON {type(hf_config).__name__}, not an object")
+    return hf_config

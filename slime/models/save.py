@@ -1,0 +1,128 @@
+"""Saving: a complete checkpoint directory in HF format, or none at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor
+
+from slime.models.checkpoint import INDEX, CheckpointError
+from slime.models.export import Bucket, export_hf
+from slime.models.shard import Shard
+
+FILE_BYTES = 5_000_000_000
+BUCKET_BYTES = 1_000_000_000
+COMPANIONS = (".json", ".jinja", ".model", ".py", ".tiktoken", ".txt")
+"""Suffixes of what a checkpoint has beside its weights: configs, tokenizer, chat template, generation defaults, custom code."""
+
+
+def save_hf(shard: Shard, directory: str | Path, source: str | Path, file_bytes: int = FILE_BYTES) -> None:
+    """Writes the model to `directory` as HF safetensors, with config.json and the tokenizer's files from `source`.
+
+    Collective over all ranks: rank 0 writes, the others take part in the gathering, and all return when the directory is in place.
+    Weights have the dtype that config.json names. Above `file_bytes` they are spread over files with an index. The directory is
+    written beside its place and renamed; an earlier checkpoint there is replaced, and lost only once the new one is whole.
+
+    Raises CheckpointError on every rank when rank 0 could not write, or when `directory` holds something that is no checkpoint or
+    is `source` itself.
+    """
+    writer = _Writer(Path(directory), Path(source), shard.family.dtype, file_bytes) if dist.get_rank() == 0 else None
+    if writer:
+        writer.attempt(writer.begin)
+    _fail_together(writer)
+    for bucket in export_hf(shard, BUCKET_BYTES, across_pp=True):
+        if writer:
+            writer.attempt(writer.add, bucket)
+    if writer:
+        writer.attempt(writer.finish)
+    _fail_together(writer)
+
+
+class _Writer:
+    """Rank 0's side. After the first failure it does nothing more, so that rank 0 stays in step with the other ranks."""
+
+    def __init__(self, directory: Path, source: Path, dtype: torch.dtype | None, file_bytes: int):
+        self.directory, self.source, self.dtype, self.file_bytes = directory.absolute(), source.absolute(), dtype, file_bytes
+        self.partial = self.directory.with_name(f".{self.directory.name}.partial")
+        self.replaced = self.directory.with_name(f".{self.directory.name}.replaced")
+        self.pending: dict[str, Tensor] = {}  # of the file to come
+        self.written: list[list[str]] = []  # names of the tensors, a list a file
+        self.total_size = 0
+        self.failure: Exception | None = None
+
+    def attempt(self, step: Callable[..., None], *arguments: Bucket) -> None:
+        if self.failure is None:
+            try:
+                step(*arguments)
+            except Exception as error:  # whatever it is, the other ranks have to hear of it: they would wait for rank 0
+                self.failure = error
+
+    def begin(self) -> None:
+        if self.directory.resolve() == self.source.resolve():
+            raise CheckpointError("that is where the model came from")
+        if not (self.source / "config.json").is_file():
+            raise CheckpointError(f"{self.source}, which should lend its config.json, has none")
+        if self.directory.exists() and not (self.directory / "config.json").exists() and any(self.directory.iterdir()):
+            raise CheckpointError("it holds files but no config.json, so it is no earlier checkpoint to be replaced")
+        shutil.rmtree(self.partial, ignore_errors=True)  # of a save that was killed
+        self.partial.mkdir(parents=True)
+
+    def add(self, bucket: Bucket) -> None:
+        for name, tensor in bucket:
+            tensor = tensor.to("cpu", self.dtype or tensor.dtype)
+            if self.pending and sum(t.nbytes for t in self.pending.values()) + tensor.nbytes > self.file_bytes:
+                self._write()
+            self.pending[name] = tensor
+
+    def _write(self) -> None:
+        save_file(self.pending, self.partial / f"{len(self.written)}", metadata={"format": "pt"})
+        self.written.append(list(self.pending))
+        self.total_size += sum(tensor.nbytes for tensor in self.pending.values())
+        self.pending = {}
+
+    def finish(self) -> None:
+        self._write()
+        weight_map: dict[str, str] = {}
+        for i, names in enumerate(self.written):
+            file = "model.safetensors" if len(self.written) == 1 else f"model-{i + 1:05}-of-{len(self.written):05}.safetensors"
+            (self.partial / f"{i}").rename(self.partial / file)
+            weight_map |= dict.fromkeys(names, file)
+        if len(self.written) > 1:
+            index = {"metadata": {"total_size": self.total_size}, "weight_map": dict(sorted(weight_map.items()))}
+            (self.partial / INDEX).write_text(json.dumps(index, indent=2))
+        for path in self.source.iterdir():
+            if path.is_file() and path.suffix in COMPANIONS and path.name != INDEX:
+                shutil.copyfile(path, self.partial / path.name)
+        for path in self.partial.iterdir():
+            _to_disk(path)
+        if self.directory.exists():
+            shutil.rmtree(self.replaced, ignore_errors=True)
+            self.directory.rename(self.replaced)
+        self.partial.rename(self.directory)
+        shutil.rmtree(self.replaced, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Waits until the file is on the disk: after a power cut a renamed directory must not hold empty files."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _fail_together(writer: _Writer | None) -> None:
+    """Raises rank 0's failure, if any, on every rank."""
+    message = [None]
+    if writer and writer.failure:
+        message = [f"rank 0 can't save the model to {writer.directory}: {writer.failure}"]
+    dist.broadcast_object_list(message, src=0)
+    if message[0]:
+        raise CheckpointError(message[0]) from (writer.failure if writer else None)
