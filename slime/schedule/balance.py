@@ -57,7 +57,7 @@ def _negative_spread(parts: list[tuple], num_parts: int) -> int:
 
 
 def _join(first: list[tuple], second: list[tuple], num_parts: int) -> list[tuple]:
-    """The heaviest part of `first` with the lightest of `second`, and so on; parts that are not listed weigh nothing."""
+    """The heaviest part of `first` with the lightest of `second`, and so on; parts not listed weigh nothing."""
     shared = len(first) + len(second) - num_parts
     if shared <= 0:
         return sorted(first + second, key=_weight, reverse=True)

@@ -31,8 +31,7 @@ def plan(
     lengths: Sequence[int],
     *,
     dp_size: int,
-    global_batch_size: int | None = None,
-    num_steps: int | None = None,
+    num_steps: int = 1,
     micro_batch_size: int | None = None,
     max_tokens: int | None = None,
     balance: bool = False,
@@ -40,10 +39,10 @@ def plan(
 ) -> list[RankPlan]:
     """Plans the training on samples of the given lengths (tokens, prompt and response). One RankPlan a rank.
 
-    Steps take consecutive samples. Either `global_batch_size` of them: the last step takes what is left, so it is
-    smaller when filters or fan-out changed their number (nothing is trimmed, and the loss of a step is an average over
-    the samples it really has). Or `num_steps` is given: steps whose sizes differ by one at most, fewer steps where there
-    are fewer samples.
+    Steps take consecutive samples, their sizes differ by one at most. So `num_steps` = samples / global batch gives
+    global batches of exactly that size where it divides; and where filters or fan-out changed the number of samples,
+    the number of steps stays, and nothing is trimmed: the loss of a step averages over the samples it really has.
+    Fewer samples than steps make fewer steps.
 
     Micro-batches hold either at most `micro_batch_size` samples or at most `max_tokens` tokens (of one
     context-parallel group: tokens a GPU times its size); a sample longer than that is alone. Their number in a step is
@@ -52,13 +51,10 @@ def plan(
     Ranks get samples in turn, or, with `balance`, so that their tokens are about equal; with a fixed micro-batch size
     also their counts, since there the number of samples sets the number of micro-batches.
     """
-    if (global_batch_size is None) == (num_steps is None):
-        raise ValueError("plan() takes either global_batch_size or num_steps")
     if (micro_batch_size is None) == (max_tokens is None):
         raise ValueError("plan() takes either micro_batch_size or max_tokens")
     for name, value in {
         "dp_size": dp_size,
-        "global_batch_size": global_batch_size,
         "num_steps": num_steps,
         "micro_batch_size": micro_batch_size,
         "max_tokens": max_tokens,
@@ -70,12 +66,8 @@ def plan(
     if lengths and min(lengths) < 1:
         raise ValueError(f"plan(): sample {lengths.index(min(lengths))} has {min(lengths)} tokens")
 
-    everything = range(len(lengths))
-    if num_steps is not None:
-        steps = by_count(everything, min(num_steps, len(everything))) if everything else []
-    else:
-        steps = [everything[start : start + global_batch_size] for start in everything[::global_batch_size]]
-
+    num_steps = min(num_steps, len(lengths))
+    steps = by_count(range(len(lengths)), num_steps) if num_steps else []
     plans = [RankPlan(steps=[]) for _ in range(dp_size)]
     for step in steps:
         if balance:
