@@ -38,7 +38,7 @@ RUN_ID = "SLIME_RUN_ID"
 _REAPER = "SLIME_REAPER"
 GRACE_S = 3.0
 """After a driver died without a word: how long its processes may take to end by themselves."""
-_TERM_S = 1.0
+_TERM_S = 0.5
 _TRACKERS_S = 1.0
 _KILL_S = 5.0
 _STARTING_S = 60.0

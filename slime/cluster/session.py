@@ -63,7 +63,8 @@ class Session:
         self.logs = Path(config.run_dir).resolve() / "logs"
         self.joined = "RAY_ADDRESS" in os.environ
         self.resource = "CPU"
-        self._device: str = config.device
+        self._device = config.device
+        self._cpu_slots = config.cpu_slots
         self._undo = ExitStack()
 
     def __enter__(self) -> Session:
@@ -114,6 +115,7 @@ class Session:
         node = _LocalNode(
             RayParams(
                 node_ip_address="127.0.0.1",
+                num_cpus=self._cpu_slots,
                 num_gpus=0 if self._device == "cpu" else None,
                 include_dashboard=False,
                 include_log_monitor=False,

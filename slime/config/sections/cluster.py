@@ -21,6 +21,11 @@ class Cluster(Section):
         1, "Devices of one engine: its tensor-parallel size. rollout-num-gpus / this = number of engines."
     )
     num_gpus_per_node: Count = option(8, "Devices of one node, for engines that span nodes and for the placement.")
+    cpu_slots: Count | None = option(
+        None,
+        "Devices that a machine without GPUs counts as having, one process each; more than its cores is allowed and slow.",
+        derived="the number of cores",
+    )
     colocate: bool = option(False, "Train and generate on the same devices in turns, instead of on separate ones at once.")
     offload: bool = option(False, "Short for --offload-train --offload-rollout.")
     offload_train: bool | None = option(
