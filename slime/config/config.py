@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from slime.config.section import FrozenDict
+from slime.config.catalogue import OWN, READERS, SECTION_OF, explain_unknown, family_of
+from slime.config.section import FrozenDict, is_secret
 from slime.config.sections import (
     SECTIONS,
     Algorithm,
@@ -32,9 +33,6 @@ from slime.config.sections import (
     Rollout,
     Run,
 )
-
-SECTION_OF = {name: section for section, cls in SECTIONS.items() for name in cls.model_fields}
-PASSED_THROUGH = ("sglang", "router", "megatron")
 
 
 class Config(BaseModel):
@@ -60,23 +58,46 @@ class Config(BaseModel):
     megatron: FrozenDict = FrozenDict()  # the same for Megatron's config dataclasses
 
     def __getattr__(self, name: str) -> Any:
-        section = SECTION_OF.get(name)
-        if section is None:
-            raise AttributeError(f"the configuration has no option {name!r}")
-        return getattr(getattr(self, section), name)
+        """An option of any section by its name, or of a library as it was set (`sglang_dtype`, `recompute_method`)."""
+        if section := SECTION_OF.get(name):
+            return getattr(getattr(self, section), name)
+        family = family_of(name)
+        own_name = name.removeprefix(f"{family}_")
+        if own_name in (passed := getattr(self, family)):
+            return passed[own_name]
+        raise AttributeError(f"the configuration has no option {name!r}; " + ", ".join(explain_unknown(name)))
+
+    def replace(self, **options: Any) -> Config:
+        """The same configuration with some options of ours set to other values. Raises ValueError for what is no option."""
+        sections: dict[str, dict[str, Any]] = {}
+        for name, value in options.items():
+            sections.setdefault(SECTION_OF[name], {})[name] = OWN[name].parse(value)
+        return self.model_copy(update={s: getattr(self, s).model_copy(update=changed) for s, changed in sections.items()})
+
+    def resolved(self) -> dict[str, dict[str, Any]]:
+        """Section -> option -> value, in plain YAML types and without secrets."""
+        own = {
+            title: {name: _plain(value) for name, value in getattr(self, title) if not OWN[name].secret}
+            for title in SECTIONS
+        }
+        return own | {family: _plain(getattr(self, family)) for family in READERS}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all resolved options as YAML, to be given back as --config. Secrets are left out."""
         path = Path(path)
-        body = {
-            section: {
-                name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, dict) else value
-                for name, value in getattr(self, section)
-                if not SECTIONS[section].model_fields[name].json_schema_extra["trait"].secret
-            }
-            for section in SECTIONS
-        } | {family: dict(getattr(self, family)) for family in PASSED_THROUGH}
-        text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
-        beside = path.with_name(path.name + ".tmp")
-        beside.write_text("# The resolved configuration of a run. Give it back with: python train.py --config <this file>\n" + text)
+        beside = path.with_name(path.name + ".partial")
+        beside.write_text(HEADER + yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True), encoding="utf-8")
         os.replace(beside, path)
+
+
+HEADER = """\
+# All options of a run, resolved. To run the same again: python train.py --config <this file> --run-name <another name>
+# Secrets are left out. Lists under sglang, router and megatron are what was passed through to them.
+"""
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, dicts without what looks like a secret."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items() if not is_secret(key)}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value

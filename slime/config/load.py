@@ -1,125 +1,110 @@
-"""From a command line and files to a Config."""
+"""From a command line, and the files it names, to a Config.
+
+Invariant: every problem that can be found is found before the first is told. A later stage looks only at what an earlier one
+found sound, so that no problem is the mere consequence of another.
+"""
 
 from __future__ import annotations
 
-import difflib
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, get_args
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
-import yaml
-from pydantic import ValidationError
-
-from slime.config.config import PASSED_THROUGH, SECTION_OF, Config
+from slime.config import catalogue, command_line, files
+from slime.config.command_line import CommandLine, Given
+from slime.config.config import Config
+from slime.config.derive import derive
 from slime.config.errors import ConfigError, Problem
-from slime.config.section import FrozenDict, flag
+from slime.config.known_names import NOT_YET_VALUES
+from slime.config.option import REQUIRED
+from slime.config.rules import broken_rules
+from slime.config.section import FrozenDict
 from slime.config.sections import SECTIONS
+
+logger = logging.getLogger("slime.config")
 
 
 def load(argv: list[str]) -> Config:
-    problems: list[Problem] = []
-    given = _scan(argv, problems)
-    values: dict[str, Any] = {}
-    passed: dict[str, dict[str, Any]] = {family: {} for family in PASSED_THROUGH}
-    for file in given.pop("config", []):
-        _read(file, values, passed, problems)
-    for name, value in given.items():
-        _put(name, value, values, passed, flag(name), problems)
-    sections = {}
-    for title, cls in SECTIONS.items():
+    """The configuration that a command line and its --config files describe; raises ConfigError with all that is wrong.
+
+    Names, types and the rules between options are checked; the files that options name are not looked at (see disk.py).
+    """
+    line = command_line.scan(argv)
+    resolution = resolve(line)
+    for note in resolution.notes:
+        logger.warning(note)
+    if resolution.problems:
+        raise ConfigError(resolution.problems)
+    return resolution.config
+
+
+@dataclass
+class Resolution:
+    """`config` is there even if there are problems, with defaults in place of what is wrong or missing: the options
+    named in `unsound`."""
+
+    config: Config
+    unsound: set[str]
+    problems: list[Problem]
+    notes: list[str]
+
+
+def resolve(line: CommandLine) -> Resolution:
+    problems = list(line.problems)
+    given: dict[str, Given] = {}
+    for source in [*map(files.read, line.files), (line.given, [])]:
+        problems += source[1]
+        for one in source[0]:
+            given.pop(one.name, None)  # the last one wins, and goes last, also among several names of one option
+            given[one.name] = one
+    name, directory = given.get("run_name"), given.get("run_dir")
+    if name and name.on_command_line and directory and not directory.on_command_line:
+        del given["run_dir"]  # a new name for a saved configuration means a new directory, too
+    engine_size = given.get("rollout_num_gpus_per_engine")
+    current, notes = command_line.translate(list(given.values()), engine_size.value if engine_size else 1)
+
+    values, unsound = _parse(current, problems)
+    config = _assemble(values, unsound)
+    problems += broken_rules(config, unsound)
+    return Resolution(config, unsound, problems, notes)
+
+
+def _parse(given: Iterable[Given], problems: list[Problem]) -> tuple[dict[tuple[str, str], Any], set[str]]:
+    """(family, name) -> typed value of each sound option; the others are added to `problems` and named in the set."""
+    values: dict[tuple[str, str], Any] = {}
+    unsound: set[str] = set()
+    for one in given:
+        found = catalogue.find(one.name)
+        if found is None:
+            problems.append(Problem(one.where, *catalogue.explain_unknown(one.name)))
+            continue
+        option, negated = found
+        if negated:
+            problems.append(Problem(one.where, "is a negation", f"write `{option.full_name.replace('_', '-')}: false`"))
+            continue
         try:
-            sections[title] = cls.model_validate({n: values[n] for n in cls.model_fields if n in values})
-        except ValidationError as error:
-            problems += [Problem(flag(str(e["loc"][0])), f"{e['msg']} (got {e['input']!r})") for e in error.errors()]
-    if problems:
-        raise ConfigError(problems)
-    flat = SimpleNamespace(**{n: v for s in sections.values() for n, v in s})
-    _derive(flat)
-    sections = {t: cls.model_validate({n: getattr(flat, n) for n in cls.model_fields}) for t, cls in SECTIONS.items()}
-    return Config(**sections, **{f: FrozenDict(v) for f, v in passed.items()})
+            values[option.family, option.name] = option.parse(one.value)
+        except ValueError as error:
+            what, fix = str(error), f"{option.flag} {option.unit}: {option.help}"
+            if str(one.value) in NOT_YET_VALUES.get(option.name, ()):
+                what = f"{one.value!r} is known to scripts in this field, not supported by this version yet"
+                fix = f"choose among {', '.join(option.choices)}"
+            problems.append(Problem(one.where, what, fix))
+            unsound.add(option.name)
+    for option in catalogue.OWN.values():
+        if option.default is REQUIRED and ("", option.name) not in values and option.name not in unsound:
+            problems.append(Problem(option.flag, "is required", f"{option.flag} {option.unit}: {option.help}"))
+            unsound.add(option.name)
+    return values, unsound
 
 
-def _derive(o: SimpleNamespace) -> None:
-    def fill(name: str, value: Any) -> None:
-        if getattr(o, name) is None:
-            setattr(o, name, value)
-
-    samples = o.rollout_batch_size * o.n_samples_per_prompt
-    fill("global_batch_size", samples // (o.num_steps_per_rollout or 1))
-    fill("num_steps_per_rollout", samples // o.global_batch_size)
-    if o.colocate:
-        fill("rollout_num_gpus", o.actor_num_nodes * o.actor_num_gpus_per_node)
-    fill("offload_train", o.colocate or o.offload)
-    fill("offload_rollout", o.colocate or o.offload)
-    fill("expert_tensor_parallel_size", o.tensor_model_parallel_size)
-    fill("eps_clip_high", o.eps_clip)
-    fill("rollout_function_path", f"slime.rollout.{'sft' if o.loss_type == 'sft_loss' else 'generate'}.generate_rollout")
-    fill("eval_function_path", o.rollout_function_path)
-    fill("eval_reward_key", o.reward_key)
-    for name in ("input_key", "label_key", "tool_key"):
-        fill(f"eval_{name}", getattr(o, name))
-    for name in ("temperature", "top_p", "top_k", "max_response_len", "max_prompt_len", "max_context_len"):
-        fill(f"eval_{name}", getattr(o, f"rollout_{name}"))
-    if o.run_dir is None and o.run_name is not None:
-        o.run_dir = f"runs/{o.run_name}"
-
-
-def _is_switch(name: str) -> bool:
-    annotation = SECTIONS[SECTION_OF[name]].model_fields[name].annotation
-    return annotation is bool or bool in get_args(annotation)
-
-
-def _is_list(name: str) -> bool:
-    field = SECTIONS[SECTION_OF[name]].model_fields[name]
-    return "tuple" in str(field.annotation)
-
-
-def _scan(argv: list[str], problems: list[Problem]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    at = 0
-    while at < len(argv):
-        name, equals, value = argv[at].removeprefix("--").partition("=")
-        at += 1
-        values = [value] if equals else []
-        while not equals and at < len(argv) and not argv[at].startswith("--"):
-            values.append(argv[at])
-            at += 1
-        name = name.replace("-", "_")
-        if name == "config":
-            given.setdefault("config", []).extend(values)
-        elif name.removeprefix("no_") in SECTION_OF and name not in SECTION_OF and not values:
-            given[name.removeprefix("no_")] = False
-        elif not values:
-            given[name] = True
-        else:
-            given[name] = values[0] if len(values) == 1 and not (name in SECTION_OF and _is_list(name)) else values
-    return given
-
-
-def _read(file: str, values: dict, passed: dict, problems: list[Problem]) -> None:
-    try:
-        content = yaml.safe_load(Path(file).read_text()) or {}
-    except OSError as error:
-        problems.append(Problem(f"--config {file}", error.strerror or str(error)))
-        return
-    for name, value in content.items():
-        key = name.replace("-", "_")
-        if key in PASSED_THROUGH:
-            passed[key].update(value or {})
-        elif key in SECTIONS and isinstance(value, dict):
-            for inner, v in value.items():
-                _put(inner.replace("-", "_"), v, values, passed, f"{file}: {inner}", problems)
-        else:
-            _put(key, value, values, passed, f"{file}: {name}", problems)
-
-
-def _put(name: str, value: Any, values: dict, passed: dict, where: str, problems: list[Problem]) -> None:
-    if name in SECTION_OF:
-        values[name] = value
-        return
-    for family in ("sglang", "router"):
-        if name.startswith(family + "_"):
-            passed[family][name.removeprefix(family + "_")] = yaml.safe_load(value) if isinstance(value, str) else value
-            return
-    near = difflib.get_close_matches(name, SECTION_OF, n=3)
-    problems.append(Problem(where, "unknown option", f"did you mean {' or '.join(map(flag, near))}?" if near else ""))
+def _assemble(values: dict[tuple[str, str], Any], unsound: set[str]) -> Config:
+    own = {name: o.default for name, o in catalogue.OWN.items()} | {name: v for (family, name), v in values.items() if not family}
+    own = derive(own, unsound)
+    sections = {title: cls.model_construct(**{n: own[n] for n in cls.model_fields}) for title, cls in SECTIONS.items()}
+    passed = {
+        family: FrozenDict({name: value for (owner, name), value in values.items() if owner == family})
+        for family in catalogue.READERS
+    }
+    return Config.model_construct(**sections, **passed)

@@ -15,13 +15,21 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
+def is_secret(key: str) -> bool:
+    """Whether a key of a library's options or of an environment names something that must not be shown: api_key, HF_TOKEN."""
+    return re.search(r"(^|_)(api_?keys?|key|password|secret|(?<!first_)(?<!per_)token|(db|redis)_url)$", key, re.IGNORECASE) is not None
+
+
 class FrozenDict(dict):
-    """A dict that cannot be changed, so that a configuration stays what it was checked to be."""
+    """A dict that cannot be changed, so that a configuration stays what it was checked to be. Its repr hides secrets."""
 
     def _refuse(self, *_: object, **__: object) -> None:
         raise TypeError("the configuration is immutable: copy the dict first, with dict(...)")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __repr__(self) -> str:
+        return repr({key: "(secret)" if is_secret(str(key)) else value for key, value in self.items()})
 
     def __reduce__(self):
         return FrozenDict, (dict(self),)
@@ -43,7 +51,7 @@ class Trait:
 
 def option(default: Any, help: str, *, derived: str = "", secret: bool = False) -> Any:
     """A field with its default and help. `derived` says in words what an unset option becomes."""
-    return Field(default, description=help, json_schema_extra={"trait": Trait(derived, secret)})
+    return Field(default, description=help, repr=not secret, json_schema_extra={"trait": Trait(derived, secret)})
 
 
 def required(help: str) -> Any:
@@ -57,7 +65,7 @@ class Unit:
     name: str
 
 
-def _size(value: Any) -> Any:
+def as_size(value: Any) -> Any:
     """'512MiB', '2 GB' or plain bytes -> bytes."""
     if not isinstance(value, str) or not (match := re.fullmatch(r"\s*([\d.]+)\s*([KMGT])(i?)B?\s*", value, re.IGNORECASE)):
         return value
@@ -65,7 +73,7 @@ def _size(value: Any) -> Any:
     return int(float(number) * (1024 if binary else 1000) ** ("KMGT".index(letter.upper()) + 1))
 
 
-def _json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -80,7 +88,7 @@ def _hook(value: str) -> str:
     return value
 
 
-def _listed(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """A single YAML value stands for a list of one."""
     return (value,) if isinstance(value, (str, int, float)) else value
 
@@ -90,24 +98,14 @@ Index = Annotated[int, Field(ge=0), Unit("N")]
 Tokens = Annotated[int, Field(ge=1), Unit("TOKENS")]
 Seconds = Annotated[float, Field(ge=0), Unit("SECONDS")]
 Minutes = Annotated[float, Field(gt=0), Unit("MINUTES")]
-Bytes = Annotated[int, Field(ge=1), BeforeValidator(_size), Unit("BYTES")]
+Bytes = Annotated[int, Field(ge=1), BeforeValidator(as_size), Unit("BYTES")]
 Port = Annotated[int, Field(ge=1, le=65535), Unit("PORT")]
 Fraction = Annotated[float, Field(ge=0, le=1), Unit("0..1")]
 NonNegative = Annotated[float, Field(ge=0), Unit("X")]
 Positive = Annotated[float, Field(gt=0), Unit("X")]
 Path = Annotated[str, Field(min_length=1), Unit("PATH")]
 Hook = Annotated[str, AfterValidator(_hook), Unit("MODULE.ATTR")]
-Json = Annotated[dict[str, Any], BeforeValidator(_json), AfterValidator(FrozenDict), Unit("JSON")]
-Strings = Annotated[tuple[str, ...], BeforeValidator(_listed), Unit("TEXT")]
-Paths = Annotated[tuple[str, ...], BeforeValidator(_listed), Unit("PATH")]
-Integers = Annotated[tuple[int, ...], BeforeValidator(_listed), Unit("N")]
-
-
-def flag(name: str) -> str:
-    """rollout_batch_size -> --rollout-batch-size"""
-    return "--" + name.replace("_", "-")
-
-
-def options_of(section: type[Section]) -> Mapping[str, Any]:
-    """Option name -> pydantic FieldInfo, in the order of definition."""
-    return section.model_fields
+Json = Annotated[dict[str, Any], BeforeValidator(as_json), AfterValidator(FrozenDict), Unit("JSON")]
+Strings = Annotated[tuple[str, ...], BeforeValidator(as_list), Unit("TEXT")]
+Paths = Annotated[tuple[str, ...], BeforeValidator(as_list), Unit("PATH")]
+Integers = Annotated[tuple[int, ...], BeforeValidator(as_list), Unit("N")]

@@ -21,6 +21,7 @@ class Logging(Section):
     wandb_group: str | None = option(None, "Group of runs.")
     wandb_run_id: str | None = option(None, "Id of a run to continue.")
     disable_wandb_random_suffix: bool = option(False, "Do not append a random suffix to the group.")
+    wandb_always_use_train_step: bool = option(False, "Plot all metrics over optimizer steps instead of over rollouts.")
     use_tensorboard: bool = option(False, "Write TensorBoard files.")
     tb_project_name: str | None = option(None, "Directory of the TensorBoard files.", derived="the run directory")
     tb_experiment_name: str | None = option(None, "Sub-directory of this run.")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -53,7 +53,9 @@ class Rollout(Section):
 class Reward(Section):
     """Reward"""
 
-    rm_type: str | None = option(None, "Built-in grader. exact_match: the answer, without its thinking, equals the label. random: 0 or 1.")
+    rm_type: Literal["exact_match", "random"] | None = option(
+        None, "Built-in grader. exact_match: the answer, without its thinking, equals the label. random: 0 or 1, by chance."
+    )
     custom_rm_path: Hook | None = option(None, "async reward(args, sample) -> float | dict: replaces --rm-type.")
     group_rm: bool = option(False, "Give --custom-rm-path all samples of a prompt at once; it returns a list.")
     reward_key: str | None = option(None, "Key of the reward to train on, where the reward is a dict.")

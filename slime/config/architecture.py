@@ -1,0 +1,131 @@
+"""The architecture in a checkpoint's config.json, under the option names that Megatron scripts have for it.
+
+Plain JSON reading, for checks and for the plan: building the model is the business of slime.models, which refuses what it
+does not know. A figure that config.json does not state stays out, and is then not compared.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+QK_NORM = ("qwen3", "qwen3_moe", "qwen3_next", "glm4_moe", "olmo2")  # families whose queries and keys are normalised
+QKV_BIAS = ("qwen2", "qwen2_moe")  # families with that bias by definition, not by a key
+
+
+class Architecture(dict[str, Any]):
+    """Option name -> value as config.json has it: num_layers, hidden_size, num_query_groups, ..."""
+
+    model_type: str
+
+    @property
+    def parameters(self) -> tuple[int, int]:
+        """How many parameters there are, and how many of them a token uses; norms and biases are left out."""
+        a = self
+        head, heads, groups = a["kv_channels"], a["num_attention_heads"], a["num_query_groups"]
+        attention = a["hidden_size"] * head * (2 * heads + 2 * groups)
+        matrices = 3 if a.get("swiglu") else 2
+        dense = matrices * a["hidden_size"] * a.get("ffn_hidden_size", 0)
+        expert = matrices * a["hidden_size"] * a.get("moe_ffn_hidden_size", 0)
+        shared = matrices * a["hidden_size"] * a.get("moe_shared_expert_intermediate_size", 0)
+        embedding = a["vocab_size"] * a["hidden_size"]
+        total = used = embedding * (2 if a.get("untie_embeddings_and_output_weights") else 1)
+        for mixture in a["layers"]:
+            total += attention + (a["num_experts"] * expert + shared + a["hidden_size"] * a["num_experts"] if mixture else dense)
+            used += attention + (a["moe_router_topk"] * expert + shared if mixture else dense)
+        return total, used
+
+
+def read(directory: str | Path) -> Architecture:
+    """Raises ValueError, with the reason, when there is no config.json that describes a decoder."""
+    file = Path(directory) / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError("there is no config.json in it") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"its config.json cannot be read: {error}") from None
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise ValueError("its config.json does not name a model_type")
+    text = config | (config.get("text_config") or {})  # a model with further modalities keeps its decoder there
+    try:
+        return _architecture(text)
+    except KeyError as missing:
+        raise ValueError(f"its config.json (model_type {config['model_type']}) does not state {missing}") from None
+
+
+def _architecture(c: dict[str, Any]) -> Architecture:
+    heads = c["num_attention_heads"]
+    groups = c.get("num_key_value_heads", heads)
+    rope = {"rope_theta": c.get("rope_theta")} | (c.get("rope_parameters") or {})
+    experts = next((c[key] for key in ("num_experts", "n_routed_experts", "num_local_experts") if c.get(key)), None)
+    layers = _mixtures(c) if experts else [False] * c["num_hidden_layers"]
+    gated = c["hidden_act"] == "silu" if "hidden_act" in c else None
+    found = {
+        "num_layers": c["num_hidden_layers"],
+        "hidden_size": c["hidden_size"],
+        "ffn_hidden_size": c.get("intermediate_size"),
+        "num_attention_heads": heads,
+        "group_query_attention": groups != heads,
+        "num_query_groups": groups,
+        "kv_channels": c.get("head_dim") or c["hidden_size"] // heads,
+        "swiglu": gated,
+        "normalization": "RMSNorm" if "rms_norm_eps" in c else None,
+        "norm_epsilon": c.get("rms_norm_eps"),
+        "position_embedding_type": "rope" if rope["rope_theta"] else None,
+        "use_rotary_position_embeddings": True if rope["rope_theta"] else None,
+        "rotary_base": rope["rope_theta"],
+        "rotary_percent": rope.get("partial_rotary_factor", c.get("partial_rotary_factor", 1.0)),
+        "vocab_size": c["vocab_size"],
+        "max_position_embeddings": c.get("max_position_embeddings"),
+        "untie_embeddings_and_output_weights": not c.get("tie_word_embeddings", False),
+        "qk_layernorm": c.get("use_qk_norm", True if c["model_type"] in QK_NORM else None),
+        "disable_bias_linear": not c.get("mlp_bias", False),
+        "add_qkv_bias": c.get("attention_bias", c["model_type"] in QKV_BIAS),
+        "num_experts": experts,
+        "layers": layers,
+    }
+    if experts:
+        shared = c.get("shared_expert_intermediate_size") or c.get("n_shared_experts", 0) * c["moe_intermediate_size"]
+        found |= {
+            "moe_ffn_hidden_size": c["moe_intermediate_size"],
+            "moe_router_topk": c["num_experts_per_tok"],
+            "moe_shared_expert_intermediate_size": shared or None,
+            "first_k_dense_replace": c.get("first_k_dense_replace"),
+        }
+    architecture = Architecture({name: value for name, value in found.items() if value is not None})
+    architecture.model_type = c["model_type"]
+    return architecture
+
+
+def _mixtures(c: dict[str, Any]) -> list[bool]:
+    """Whether each layer is a mixture of experts."""
+    dense = c.get("first_k_dense_replace") or 0
+    step = c.get("decoder_sparse_step") or c.get("moe_layer_freq") or 1
+    only_dense = c.get("mlp_only_layers") or ()
+    if isinstance(step, list):
+        return [bool(mixture) for mixture in step]
+    offset = 1 if "decoder_sparse_step" in c else 0
+    return [i >= dense and i not in only_dense and (i + offset) % step == 0 for i in range(c["num_hidden_layers"])]
+
+
+def differences(stated: dict[str, Any], architecture: Architecture) -> list[tuple[str, Any, Any]]:
+    """(option, what a script states, what config.json says) where the two differ."""
+    found = []
+    for name, value in stated.items():
+        if name == "moe_layer_freq":
+            pattern = [i % value == 0 for i in range(architecture["num_layers"])] if isinstance(value, int) else list(map(bool, value))
+            if architecture.get("num_experts") and pattern != architecture["layers"]:
+                found.append((name, value, [int(mixture) for mixture in architecture["layers"]]))
+        elif name in architecture and not _same(value, architecture[name]):
+            found.append((name, value, architecture[name]))
+        elif name not in architecture and name in ("num_experts", "moe_ffn_hidden_size", "moe_router_topk"):
+            found.append((name, value, "nothing of the sort"))
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, str):
+        return a.lower() == str(b).lower()
+    return abs(a - b) <= 1e-6 * abs(b) if isinstance(a, float) else a == b

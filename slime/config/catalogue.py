@@ -1,0 +1,80 @@
+"""All options there are: ours, and those of the installed SGLang, router and Megatron, found by the name a user writes.
+
+Invariants: our own options win over an installed library's of the same name; a name leads to one option or to an explanation
+of why it does not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from types import ModuleType
+
+from slime.config.installed import megatron, router, sglang
+from slime.config.installed.source import NotInstalled
+from slime.config.known_names import NO_EFFECT, NOT_YET, RENAMED
+from slime.config.option import Option, options_of
+from slime.config.sections import SECTIONS
+
+OWN: dict[str, Option] = {name: option for section in SECTIONS.values() for name, option in options_of(section).items()}
+SECTION_OF: dict[str, str] = {name: title for title, section in SECTIONS.items() for name in section.model_fields}
+READERS: dict[str, ModuleType] = {"sglang": sglang, "router": router, "megatron": megatron}
+COMMANDS = ("config", "check", "help", "help_all")
+
+
+@functools.cache
+def passed_through(family: str) -> dict[str, Option]:
+    """Name -> option of an installed library that can be set here. Raises NotInstalled."""
+    hidden = READERS[family].RESERVED
+    options = {name: option for name, option in READERS[family].read().items() if option.name not in hidden}
+    return options if family != "megatron" else {name: o for name, o in options.items() if name not in OWN and o.name not in OWN}
+
+
+def family_of(name: str) -> str:
+    """The library that a name which is not ours is looked up in."""
+    return next((family for family in ("sglang", "router") if name.startswith(family + "_")), "megatron")
+
+
+def find(name: str) -> tuple[Option, bool] | None:
+    """The option of a full name with underscores, and whether the name negates it (no_colocate). None: there is none."""
+    if name in OWN:
+        return OWN[name], False
+    family = family_of(name)
+    try:
+        options = passed_through(family)
+    except NotInstalled:
+        options = {}
+    if option := options.get(name.removeprefix(f"{family}_") if family != "megatron" else name):
+        return option, option.default is True and option.name != name and name.startswith(("no_", "disable_"))
+    if name.startswith("no_") and (positive := find(name.removeprefix("no_"))) and positive[0].is_switch:
+        return positive[0], not positive[1]
+    return None
+
+
+def explain_unknown(name: str) -> tuple[str, str]:
+    """(what is wrong, what to do) about a name that `find` does not know."""
+    flag, family = "--" + name.replace("_", "-"), family_of(name)
+    if name.replace("_", "-") in NOT_YET:
+        return "known to scripts in this field, not supported by this version yet", "leave it out"
+    if owner := READERS[family].RESERVED.get(name.removeprefix(f"{family}_")):
+        return "is not set here", f"it follows from {owner}"
+    try:
+        passed_through(family)
+    except NotInstalled as error:
+        if family != "megatron" or not nearest(name):
+            return f"unknown option; options of {family} can only be checked where it is installed: {error}", "install it"
+    near = nearest(name)
+    return "unknown option", f"did you mean {' or '.join(near)}?" if near else f"--help lists the options, --help-all all of them; {flag} is none"
+
+
+def nearest(name: str, count: int = 3) -> list[str]:
+    """Flags of the options whose names look most like this one."""
+    names = {*OWN, *COMMANDS, *(key.replace("-", "_") for key in (*NO_EFFECT, *RENAMED))}
+    for family in READERS:
+        try:
+            names.update(option.full_name for option in passed_through(family).values())
+        except NotInstalled:
+            continue
+    best = difflib.get_close_matches(name, names, n=count, cutoff=0.7)
+    scores = [difflib.SequenceMatcher(None, name, other).ratio() for other in best]
+    return ["--" + other.replace("_", "-") for other, score in zip(best, scores) if score > scores[0] - 0.1]

@@ -1,0 +1,120 @@
+"""Splitting a command line into options and their values.
+
+argparse stops at the first error and knows each option's type before it looks at the next word; here all errors of a command
+line are to be told at once, and types are pydantic's business. So this is its grammar (`--name value`, `--name=value`,
+`--switch`, `--no-switch`, `--list a b c`, no abbreviations, the last one wins) and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime.config import catalogue
+from slime.config.errors import Problem
+from slime.config.known_names import NO_EFFECT, RENAMED
+
+
+@dataclass(frozen=True)
+class Given:
+    """One option as it was written: in a file or on the command line. `name` is full and has underscores."""
+
+    name: str
+    value: Any
+    where: str
+    on_command_line: bool = False
+
+
+@dataclass
+class CommandLine:
+    given: list[Given] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    check: bool = False
+    help: list[str] | None = None  # the topics that were asked for; empty: the overview
+    problems: list[Problem] = field(default_factory=list)
+
+
+def scan(argv: list[str]) -> CommandLine:
+    """What a command line says; what cannot be split is among its `problems`."""
+    line = CommandLine()
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if word == "-h":
+            word = "--help"
+        if not word.startswith("--") or word == "--":
+            line.problems.append(Problem(word, "is no option and belongs to none", "options start with --; quote values that hold spaces"))
+            continue
+        flag, equals, attached = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        values = [attached] if equals else []
+        while not equals and words and not words[0].startswith("--"):
+            values.append(words.pop(0))
+        match name:
+            case "config":
+                line.files += values
+                if not values:
+                    line.problems.append(Problem("--config", "needs a file", "--config configs/tiny-grpo.yaml"))
+            case "check":
+                line.check = True
+            case "help" | "help_all":
+                line.help = values if name == "help" else ["all"]
+            case _:
+                _take(line, flag, name, values)
+    return line
+
+
+def _take(line: CommandLine, flag: str, name: str, values: list[str]) -> None:
+    found = catalogue.find(name)
+    if found is None:  # unknown, or an older name: its values are whatever follows
+        line.given.append(Given(name, _single(values), flag, on_command_line=True))
+        return
+    option, negated = found
+    taken: Any = values
+    if option.is_switch:
+        if negated and values:
+            line.problems.append(Problem(flag, f"takes no value, but {values[0]!r} follows"))
+            return
+        taken, extra = (values[0] if values else not negated), values[1:]
+    elif option.is_list:
+        taken, extra = values[0] if len(values) == 1 and option.takes_single_value else values, []
+    elif not values:
+        line.problems.append(Problem(flag, f"needs a value: {flag} {option.unit}", option.help))
+        return
+    else:
+        taken, extra = values[0], values[1:]
+    if extra:
+        fix = "quote a value that holds spaces" if not option.is_switch else f"{flag} is a switch"
+        line.problems.append(Problem(flag, f"takes one value, but {' '.join(map(repr, extra))} follows {values[0]!r}", fix))
+        return
+    line.given.append(Given(option.full_name, taken, flag, on_command_line=True))
+
+
+def _single(values: list[str]) -> Any:
+    return True if not values else values[0] if len(values) == 1 else values
+
+
+def translate(given: list[Given], engine_size: Any) -> tuple[list[Given], list[str]]:
+    """Older names to today's, and those without effect taken out; each is said once in the notes.
+
+    `engine_size` is the value of --rollout-num-gpus-per-engine, which some older switches stood for.
+    """
+    kept, notes = [], []
+    for one in given:
+        key = one.name.replace("_", "-")
+        if key in NO_EFFECT:
+            notes.append(f"{one.where} has no effect: {NO_EFFECT[key]}.")
+        elif key in RENAMED:
+            today, value = RENAMED[key]
+            if value is not None and one.value in (False, "false"):
+                continue  # a switch that is off asks for nothing
+            value = one.value if value is None else engine_size if value == "engine-size" else value
+            notes.append(f"{one.where} is now --{today}{'' if value is True else f' {_shown(value)}'}; taken as such.")
+            kept.append(Given(today.replace("-", "_"), value, one.where, one.on_command_line))
+        else:
+            kept.append(one)
+    return kept, list(dict.fromkeys(notes))
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

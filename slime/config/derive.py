@@ -1,0 +1,51 @@
+"""What unset options become: each default that depends on other options, in one place.
+
+Invariant: deriving twice changes nothing, so that a saved configuration, in which all is derived, loads as itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ROLLOUT_FUNCTIONS = {
+    "policy_loss": "slime.rollout.generate.generate_rollout",
+    "sft_loss": "slime.rollout.sft.generate_rollout",
+}
+
+
+def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str, Any]:
+    """All options with unset ones filled in. What would follow from an `unsound` option stays unset."""
+    o = dict(options)
+
+    def fill(name: str, value: Any) -> None:
+        if o[name] is None:
+            o[name] = value
+
+    if not unsound & {"rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout"}:
+        samples = o["rollout_batch_size"] * o["n_samples_per_prompt"]
+        fill("global_batch_size", max(1, samples // (o["num_steps_per_rollout"] or 1)))
+        fill("num_steps_per_rollout", max(1, samples // o["global_batch_size"]))
+
+    training_devices = o["actor_num_nodes"] * o["actor_num_gpus_per_node"]
+    if o["loss_type"] == "sft_loss":
+        fill("rollout_num_gpus", 0)
+    elif o["colocate"] or o["debug_rollout_only"]:
+        fill("rollout_num_gpus", training_devices)
+    o["offload_train"] = o["offload"] or (o["colocate"] if o["offload_train"] is None else o["offload_train"])
+    o["offload_rollout"] = o["offload"] or (o["colocate"] if o["offload_rollout"] is None else o["offload_rollout"])
+
+    fill("expert_tensor_parallel_size", o["tensor_model_parallel_size"])
+    if o["tensor_model_parallel_size"] == 1:
+        o["sequence_parallel"] = False  # there is nothing to divide; Megatron refuses to be asked
+
+    fill("eps_clip_high", o["eps_clip"])
+    fill("rollout_function_path", ROLLOUT_FUNCTIONS[o["loss_type"]])
+    fill("eval_function_path", o["rollout_function_path"])
+    fill("eval_reward_key", o["reward_key"])
+    for name in ("input_key", "label_key", "tool_key"):
+        fill(f"eval_{name}", o[name])
+    for name in ("temperature", "top_p", "top_k", "max_response_len", "max_prompt_len", "max_context_len"):
+        fill(f"eval_{name}", o[f"rollout_{name}"])
+    if o["run_name"] is not None:
+        fill("run_dir", f"runs/{o['run_name']}")
+    return o

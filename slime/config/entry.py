@@ -1,0 +1,47 @@
+"""The command line of train.py, from the words to a configuration that a run can start with."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from slime.config import command_line, help, plan, start
+from slime.config.command_line import CommandLine
+from slime.config.config import Config
+from slime.config.errors import ConfigError
+from slime.config.load import resolve
+
+
+def from_command_line(argv: list[str] | None = None) -> Config:
+    """The configuration of a run that is about to start: complete, its files present, the run named.
+
+    Ends the process instead after --help and --check (status 0), and when anything is wrong: all of it is then on stderr
+    (status 2).
+    """
+    line = command_line.scan(sys.argv[1:] if argv is None else argv)
+    if line.help is not None:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly
+        print(help.text(line.help))
+        sys.exit(0)
+    resolution = resolve(line)
+    config, unsound = resolution.config, resolution.unsound
+    in_files, notes, model = start.check_files(config, unsound, weights=not line.check)
+    problems = resolution.problems + start.missing_parts(config, unsound) + in_files
+    for note in resolution.notes + notes:
+        print(f"note: {note}", file=sys.stderr)
+    if problems:
+        print(ConfigError(problems), file=sys.stderr)
+        sys.exit(2)
+    if line.check:
+        print(plan.describe(config, model))
+        sys.exit(0)
+    return _named(config, line)
+
+
+def _named(config: Config, line: CommandLine) -> Config:
+    """With the run's name and directory: those that were given, else the recipe's or the model's name and the time."""
+    recipe = Path(line.files[-1]).stem if line.files else Path(config.hf_checkpoint).name
+    name = config.run_name or (Path(config.run_dir).name if config.run_dir else f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}")
+    return config.replace(run_name=name, run_dir=config.run_dir or f"runs/{name}")

@@ -1,0 +1,71 @@
+"""Names that scripts of this field carry and that are not simply options here. Data only; it shrinks as slime grows.
+
+A test holds that no name is both here and an option, so that whoever adds an option also takes it off this list.
+"""
+
+from __future__ import annotations
+
+NOT_YET = frozenset(
+    """
+    critic-num-nodes critic-num-gpus-per-node critic-load critic-save critic-lr num-critic-only-steps value-clip
+    update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files update-weight-delta-encoding
+    update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
+    update-weights-interval keep-old-actor
+    custom-model-provider-path recompute-loss-function log-probs-chunk-size only-train-params-name-list
+    freeze-params-name-list megatron-config-path allgather-cp enable-mtp-training
+    model-name over-sampling-batch-size dynamic-sampling-filter-path partial-rollout mask-offpolicy-in-partial-rollout
+    buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier loss-mask-type
+    use-fault-tolerance
+    disable-rollout-global-dataset multimodal-keys start-rollout-id balance-by-flops log-probs-max-tokens-per-gpu
+    eval-config
+    ref-ckpt-step load save async-save no-save-optim ref-update-interval use-unbiased-kl gamma lambd
+    custom-loss-function-path use-rollout-entropy disable-compute-advantages-and-returns custom-advantage-function-path
+    get-mismatch-metrics reset-optimizer-states use-tis tis-clip tis-clip-low custom-tis-function-path
+    custom-pg-loss-reducer-function-path use-routing-replay use-rollout-routing-replay use-opsm opsm-delta
+    use-opd opd-type opd-kl-coef opd-teacher-load opd-teacher-ckpt-step
+    rm-url
+    log-multi-turn log-passrate log-reward-category log-correct-samples
+    debug-train-only save-debug-rollout-data load-debug-rollout-data load-debug-rollout-data-subsample
+    save-debug-train-data dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target record-memory-history
+    memory-recorder custom-config-path
+    custom-megatron-init-path custom-megatron-before-log-prob-hook-path custom-megatron-before-train-step-hook-path
+    http-proxy use-distributed-post
+    prefill-num-servers sglang-config
+    """.split()
+)
+
+NOT_YET_VALUES: dict[str, frozenset[str]] = {
+    "update_weight_transport": frozenset({"disk"}),
+    "advantage_estimator": frozenset({"gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"}),
+    "loss_type": frozenset({"custom_loss"}),
+    "rm_type": frozenset({"deepscaler", "dapo", "math", "f1", "gpqa", "ifbench", "remote_rm"}),
+}
+
+NO_EFFECT = {
+    "use-mcore-models": "models are always Megatron-core's",
+    "use-flash-attn": "the attention kernel is --attention-backend",
+    "no-load-optim": "training starts from Hugging Face weights, which hold no optimizer state",
+    "no-load-rng": "training starts from Hugging Face weights, which hold no random state",
+    "finetune": "training always starts from --hf-checkpoint",
+    "make-vocab-size-divisible-by": "the vocabulary is that of config.json",
+    "tokenizer-type": "the tokenizer is that of --hf-checkpoint",
+    "tokenizer-model": "the tokenizer is that of --hf-checkpoint",
+    "seq-length": "samples have their own lengths; see --rollout-max-context-len and --max-tokens-per-gpu",
+    "train-iters": "the run has --num-rollout rollouts",
+    "ckpt-format": "exports are Hugging Face safetensors",
+}
+"""Accepted, with or without values, and said once: name -> why there is nothing to do."""
+
+RENAMED: dict[str, tuple[str, str | bool | None]] = {
+    "sglang-mem-fraction": ("sglang-mem-fraction-static", None),
+    "sglang-enable-deepep-moe": ("sglang-moe-a2a-backend", "deepep"),
+    "sglang-enable-ep-moe": ("sglang-ep-size", "engine-size"),
+    "sglang-cuda-graph-bs": ("sglang-cuda-graph-bs-decode", None),
+    "sglang-cuda-graph-max-bs": ("sglang-cuda-graph-max-bs-decode", None),
+    "accumulate-allreduce-grads-in-fp32": ("grad-reduce-in-fp32", None),
+    "no-rope-fusion": ("apply-rope-fusion", False),
+    "recompute-activations": ("recompute-granularity", "selective"),
+    "decoder-first-pipeline-num-layers": ("num-layers-in-first-pipeline-stage", None),
+    "decoder-last-pipeline-num-layers": ("num-layers-in-last-pipeline-stage", None),
+}
+"""Older name -> (today's name, the value it stands for). None: the value given; engine-size: an engine's devices."""

@@ -1,0 +1,184 @@
+"""Rules between options: what is given must fit together. Nothing but options is looked at here (see start.py).
+
+Each rule names the options it reads. It is left out when one of those has a problem of its own, so that no problem is told
+that is only the consequence of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from slime.config.config import Config
+from slime.config.errors import Problem
+
+Rule = Callable[[Config], Iterator[Problem]]
+_RULES: list[tuple[frozenset[str], Rule]] = []
+
+
+def reads(*options: str) -> Callable[[Rule], Rule]:
+    def add(rule: Rule) -> Rule:
+        _RULES.append((frozenset(options), rule))
+        return rule
+
+    return add
+
+
+def broken_rules(config: Config, unsound: set[str]) -> list[Problem]:
+    return [problem for options, rule in _RULES if not options & unsound for problem in rule(config)]
+
+
+@reads("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
+def _batches_add_up(c: Config) -> Iterator[Problem]:
+    samples = c.rollout_batch_size * c.n_samples_per_prompt
+    if c.num_steps_per_rollout * c.global_batch_size != samples:
+        steps = [n for n in range(1, samples + 1) if samples % n == 0]
+        near = sorted(sorted(steps, key=lambda n: abs(samples / n - c.global_batch_size))[:3])
+        yield Problem(
+            "--global-batch-size, --num-steps-per-rollout",
+            f"{c.rollout_batch_size} prompts x {c.n_samples_per_prompt} samples = {samples} samples a rollout, which is not"
+            f" {c.num_steps_per_rollout} steps x {c.global_batch_size}",
+            "give one of the two, e.g. " + " or ".join(f"--global-batch-size {samples // n}" for n in reversed(near)),
+        )
+
+
+@reads("use_dynamic_batch_size", "max_tokens_per_gpu")
+def _dynamic_batches_have_a_size(c: Config) -> Iterator[Problem]:
+    if c.use_dynamic_batch_size and c.max_tokens_per_gpu is None:
+        yield Problem("--use-dynamic-batch-size", "needs --max-tokens-per-gpu", "e.g. --max-tokens-per-gpu 8192")
+
+
+@reads("num_rollout", "save_interval", "save_hf")
+def _saving_has_a_place(c: Config) -> Iterator[Problem]:
+    if c.save_interval is not None and c.save_hf is None:
+        yield Problem("--save-interval", "needs a place to save to", "add --save-hf 'out/step-{rollout_id}'")
+    if c.save_interval is not None and c.save_hf is not None and "{rollout_id}" not in c.save_hf:
+        yield Problem("--save-hf", f"{c.save_hf!r} is the same directory for every rollout", "put {rollout_id} into it")
+
+
+@reads("save_hf")
+def _save_template_is_a_template(c: Config) -> Iterator[Problem]:
+    try:
+        (c.save_hf or "").format(rollout_id=0)
+    except (KeyError, IndexError, ValueError):
+        yield Problem("--save-hf", f"{c.save_hf!r} has a placeholder other than {{rollout_id}}", "only {rollout_id} is filled in")
+
+
+@reads("eval_interval", "eval_prompt_data", "eval_function_path", "rollout_function_path")
+def _eval_has_data(c: Config) -> Iterator[Problem]:
+    names = c.eval_prompt_data[::2]
+    if c.eval_interval is not None and not names and c.eval_function_path == c.rollout_function_path:
+        yield Problem("--eval-interval", "needs data to evaluate on", "add --eval-prompt-data NAME PATH")
+    if len(c.eval_prompt_data) % 2:
+        yield Problem(
+            "--eval-prompt-data",
+            f"takes pairs of name and path, but {' '.join(c.eval_prompt_data)!r} has {len(c.eval_prompt_data)} words",
+            "e.g. --eval-prompt-data held-out data/eval.jsonl",
+        )
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("--eval-prompt-data", f"the name {name!r} is given twice", "metrics are told apart by it: choose another")
+
+
+@reads("use_kl_loss", "kl_coef", "ref_load")
+def _kl_has_a_reference(c: Config) -> Iterator[Problem]:
+    if c.ref_load is None and (c.use_kl_loss or c.kl_coef):
+        option = "--use-kl-loss" if c.use_kl_loss else "--kl-coef"
+        yield Problem(option, "needs a reference model", "add --ref-load DIR, often the same as --hf-checkpoint")
+
+
+@reads("kl_coef", "kl_loss_coef")
+def _kl_counts_once(c: Config) -> Iterator[Problem]:
+    if c.kl_coef and c.kl_loss_coef:
+        yield Problem("--kl-coef, --kl-loss-coef", "exclude each other: the KL would count twice", "set one of them to 0")
+
+
+@reads("lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "lr_decay_iters")
+def _learning_rate_decays(c: Config) -> Iterator[Problem]:
+    if c.lr_decay_style != "constant" and c.min_lr > c.lr:
+        yield Problem("--min-lr", f"{c.min_lr} is above --lr {c.lr}", "the rate decays from lr to min-lr")
+    if c.lr_decay_iters is not None and c.lr_warmup_iters >= c.lr_decay_iters:
+        yield Problem(
+            "--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of --lr-decay-iters {c.lr_decay_iters}", "warm-up is part of it"
+        )
+
+
+@reads("rm_type", "custom_rm_path", "group_rm", "label_key", "data_source_path", "custom_reward_post_process_path")
+def _reward_can_be_given(c: Config) -> Iterator[Problem]:
+    if c.group_rm and c.custom_rm_path is None:
+        yield Problem("--group-rm", "needs --custom-rm-path: built-in graders look at one sample", "leave it out")
+    if c.rm_type == "exact_match" and c.custom_rm_path is None and c.label_key is None and c.data_source_path is None:
+        yield Problem("--rm-type", "exact_match compares with a label", "name its key in the prompt file: --label-key")
+
+
+@reads("rollout_max_context_len", "rollout_max_response_len", "rollout_max_prompt_len")
+def _lengths_fit(c: Config) -> Iterator[Problem]:
+    for part in ("response", "prompt"):
+        length = getattr(c, f"rollout_max_{part}_len")
+        if length is not None and c.rollout_max_context_len is not None and length > c.rollout_max_context_len:
+            yield Problem(
+                f"--rollout-max-{part}-len",
+                f"{length} tokens exceed --rollout-max-context-len {c.rollout_max_context_len}",
+                "the context holds prompt and response",
+            )
+
+
+@reads("async_depth", "colocate")
+def _halves_can_overlap(c: Config) -> Iterator[Problem]:
+    if c.async_depth and c.colocate:
+        yield Problem(
+            "--async-depth",
+            "1 trains and generates at once, --colocate in turns",
+            "leave one out; without --colocate give the engines their own --rollout-num-gpus",
+        )
+
+
+@reads("actor_num_gpus_per_node", "num_gpus_per_node", "colocate", "rollout_num_gpus_per_engine")
+def _nodes_have_these_devices(c: Config) -> Iterator[Problem]:
+    training, engine = c.actor_num_gpus_per_node, c.rollout_num_gpus_per_engine
+    if training > c.num_gpus_per_node:
+        yield Problem(
+            "--actor-num-gpus-per-node",
+            f"{training} are more than the {c.num_gpus_per_node} devices of a node",
+            f"lower it, or say that nodes have more: --num-gpus-per-node {training}",
+        )
+    if c.colocate and max(training, engine) % min(training, engine):
+        yield Problem(
+            "--rollout-num-gpus-per-engine",
+            f"colocated engines of {engine} devices would straddle nodes of {training} training devices",
+            "one of it and --actor-num-gpus-per-node must divide the other",
+        )
+
+
+@reads("rollout_num_gpus", "rollout_num_gpus_per_engine", "num_gpus_per_node")
+def _engines_fill_their_devices(c: Config) -> Iterator[Problem]:
+    size, node = c.rollout_num_gpus_per_engine, c.num_gpus_per_node
+    if c.rollout_num_gpus and c.rollout_num_gpus % size:
+        yield Problem(
+            "--rollout-num-gpus-per-engine", f"{size} does not divide --rollout-num-gpus {c.rollout_num_gpus}", _divisors(c.rollout_num_gpus)
+        )
+    if max(size, node) % min(size, node):
+        yield Problem(
+            "--rollout-num-gpus-per-engine",
+            f"engines of {size} devices do not fit nodes of {node} evenly",
+            "an engine is a part of a node that divides it, or whole nodes",
+        )
+
+
+@reads(
+    "actor_num_nodes", "actor_num_gpus_per_node", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+    "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel",
+)  # fmt: skip
+def _ranks_divide(c: Config) -> Iterator[Problem]:
+    world = c.actor_num_nodes * c.actor_num_gpus_per_node
+    tp, pp, cp = c.tensor_model_parallel_size, c.pipeline_model_parallel_size, c.context_parallel_size
+    ep, etp = c.expert_model_parallel_size, c.expert_tensor_parallel_size
+    where = "--actor-num-nodes x --actor-num-gpus-per-node"
+    if world % (tp * pp * cp):
+        yield Problem(where, f"{world} ranks are not a multiple of TP {tp} x PP {pp} x CP {cp} = {tp * pp * cp}", _divisors(world))
+    elif world % (ep * etp * pp):
+        yield Problem(where, f"{world} ranks are not a multiple of EP {ep} x ETP {etp} x PP {pp} = {ep * etp * pp}", _divisors(world))
+    if ep > 1 and tp > 1 and not c.sequence_parallel:
+        yield Problem("--expert-model-parallel-size", "together with tensor parallelism needs sequence parallelism", "add --sequence-parallel")
+
+
+def _divisors(number: int) -> str:
+    return f"{number} is divided by " + ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
