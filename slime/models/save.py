@@ -63,6 +63,7 @@ class _Writer:
                 step(*arguments)
             except Exception as error:  # whatever it is, the other ranks have to hear of it: they would wait for rank 0
                 self.failure = error
+                shutil.rmtree(self.partial, ignore_errors=True)
 
     def begin(self) -> None:
         if self.directory.resolve() == self.source.resolve():

@@ -1,0 +1,140 @@
+"""Small random checkpoints made by transformers, and Megatron models of them under any parallel layout.
+
+Megatron is imported inside the functions, which run in processes of their own (tests.distributed): it needs torch patched first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slime.models import Family
+
+LAYERS = 4
+COMMON = dict(
+    vocab_size=91, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=8, num_key_value_heads=4,
+    head_dim=8, max_position_embeddings=64, rope_theta=1e4, rms_norm_eps=1e-5, dtype="float32",
+)  # fmt: skip
+MOE = COMMON | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True)
+KINDS: dict[str, dict[str, Any]] = {
+    "dense": COMMON,
+    "tied": COMMON | dict(tie_word_embeddings=True),
+    "one group": COMMON | dict(num_key_value_heads=1),
+    "moe": MOE,
+    "moe, some layers dense": MOE | dict(mlp_only_layers=[0], norm_topk_prob=False),
+}
+TOKENS = torch.randint(0, COMMON["vocab_size"], (21,), generator=torch.Generator().manual_seed(1))
+LENGTHS = [8, 1, 12]  # of the sequences in TOKENS
+
+
+def make_checkpoint(directory: Path, kind: str, dtype: torch.dtype = torch.float32, **save: Any) -> Path:
+    """A random checkpoint of that kind, written by transformers; `save` goes to save_pretrained."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.manual_seed(0)
+    if "num_experts" in KINDS[kind]:
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**KINDS[kind]))
+    else:
+        model = Qwen3ForCausalLM(Qwen3Config(**KINDS[kind]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if "norm" in name else 0.0, 0.3)
+    model.to(dtype).save_pretrained(directory, **save)
+    return directory
+
+
+def reference_logits(directory: Path) -> Tensor:
+    """transformers' logits [T, vocabulary] of the packed TOKENS."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        return torch.cat([model(sequence[None]).logits[0] for sequence in TOKENS.split(LENGTHS)])
+
+
+@contextmanager
+def megatron_model(
+    family: Family, dtype: torch.dtype = torch.float32, tp: int = 1, pp: int = 1, vpp: int | None = None, ep: int = 1, etp: int = 1
+) -> Iterator[list[nn.Module]]:
+    """This rank's chunks of a randomly initialised model, and the process groups as long as it lives."""
+    from slime.platform.megatron_cpu import enable
+
+    enable()
+    from megatron.core import parallel_state as mpu
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    from slime.training.layers import block_spec
+
+    sizes = dict(
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp,
+        virtual_pipeline_model_parallel_size=vpp,
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=etp,
+    )
+    mpu.initialize_model_parallel(**sizes)
+    try:
+        model_parallel_cuda_manual_seed(1)
+        config = TransformerConfig(
+            **family.transformer_fields(),
+            **sizes,
+            transformer_impl="local",
+            use_cpu_initialization=True,
+            params_dtype=dtype,
+            pipeline_dtype=dtype,
+            variable_seq_lengths=True,
+            moe_token_dispatcher_type="alltoall",
+            deallocate_pipeline_outputs=False,
+            overlap_p2p_comm=vpp is not None,
+            batch_p2p_comm=vpp is None,
+        )
+        chunks = []
+        for stage in [None] if vpp is None else range(vpp):
+            model = GPTModel(
+                config=config,
+                transformer_layer_spec=block_spec(config, vp_stage=stage),
+                pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+                parallel_output=False,
+                vp_stage=stage,
+                **family.gpt_arguments(tp),
+            )
+            chunks.append(model.eval())  # experts refuse to train under TP without sequence parallelism
+        yield chunks
+    finally:
+        mpu.destroy_model_parallel()
+
+
+def megatron_logits(chunks: list[nn.Module]) -> Tensor | None:
+    """Logits [T, padded vocabulary] of the packed TOKENS; None on ranks without the last pipeline stage. Collective."""
+    from megatron.core import parallel_state as mpu
+    from megatron.core.packed_seq_params import PackedSeqParams
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    cu_seqlens = torch.tensor([0, *LENGTHS]).cumsum(0).int()
+    packed = PackedSeqParams("thd", cu_seqlens_q=cu_seqlens, cu_seqlens_kv=cu_seqlens, max_seqlen_q=12, max_seqlen_kv=12)
+    positions = torch.cat([torch.arange(n) for n in LENGTHS])
+
+    def forward(_: Any, model: nn.Module) -> tuple[Tensor, Any]:
+        return model(TOKENS[None], positions[None], None, packed_seq_params=packed), lambda logits, non_loss_data: logits
+
+    micro_batches = mpu.get_pipeline_model_parallel_world_size()
+    with torch.no_grad():
+        logits = get_forward_backward_func()(
+            forward_step_func=forward,
+            data_iterator=[None] * len(chunks),
+            model=chunks,
+            num_microbatches=micro_batches,
+            seq_length=len(TOKENS),
+            micro_batch_size=1,
+            forward_only=True,
+            collect_non_loss_data=True,
+        )
+    return logits[0][0] if logits else None
