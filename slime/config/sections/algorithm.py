@@ -26,9 +26,10 @@ class Algorithm(Section):
     use_kl_loss: bool = option(False, "Add kl-loss-coef x KL(policy, reference) to the loss; needs --ref-load.")
     kl_loss_coef: NonNegative = option(0.0, "Weight of the KL loss.")
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = option(
-        "k1", "Estimator of the KL: k1 log-ratio, k2 half its square, k3 = low_var_kl unbiased and never negative."
+        "k1", "Estimator of the KL: k1 log-ratio, k2 half its square, k3 unbiased and never negative, low_var_kl = k3 cut at 10."
     )
-    kl_coef: NonNegative = option(0.0, "Weight of a KL penalty in the reward; excludes kl-loss-coef.")
+    use_unbiased_kl: bool = option(False, "Weight the KL loss by the probability ratio to the old policy (arXiv:2512.02556).")
+    kl_coef: NonNegative = option(0.0, "Weight of a KL penalty in the reward of each token; needs --ref-load, excludes kl-loss-coef.")
     entropy_coef: float = option(0.0, "Weight of an entropy bonus.")
     calculate_per_token_loss: bool = option(
         False, "Mean over all tokens of the global batch, instead of over each sample's tokens and then over samples."

@@ -47,3 +47,8 @@ class Optimizer(Section):
     clip_grad: NonNegative = option(1.0, "Largest global norm of the gradient; a larger one is scaled down. 0: no limit.")
     bf16: bool = option(True, "Train in bfloat16 with float32 master weights. --no-bf16: float32 throughout.")
     seed: Index = option(1234, "Seed of the training processes.")
+    log_probs_chunk_size: Annotated[int, Field(ge=-1)] = option(
+        -1,
+        "Response tokens of a micro-batch whose logits are in memory at a time; they are then computed again in the backward"
+        " pass. -1: all of them, once.",
+    )

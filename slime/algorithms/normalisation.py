@@ -1,0 +1,21 @@
+"""How much each token counts in a mean over a global batch.
+
+A mean is a sum of values times weights. The weights are made from sizes of the whole global batch, known up front, so a rank
+only sums over what it has, and the sum over ranks does not depend on how samples were packed and sharded.
+
+Shape suffixes: N samples · R response tokens of all of them, concatenated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def sample_mean_weights(mask_R: np.ndarray, response_lengths_N: np.ndarray) -> np.ndarray:
+    """Weights whose sum of products is the sum over samples of each sample's mean over its unmasked tokens; float32 [R].
+
+    A sample without unmasked tokens has weights 0: it adds nothing, and never 0/0.
+    """
+    sample_R = np.repeat(np.arange(len(response_lengths_N)), response_lengths_N)
+    unmasked_N = np.bincount(sample_R, weights=mask_R, minlength=len(response_lengths_N))
+    return (mask_R / np.maximum(unmasked_N, 1)[sample_R]).astype(np.float32)

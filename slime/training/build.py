@@ -1,0 +1,204 @@
+"""A model ready to train, from config.json: Megatron's GPTModel, its weights, gradient buffers, optimizer and schedule.
+
+What the model is comes from slime.models (its Family), how it is divided and trained from the options; any field of Megatron's
+config dataclasses that was given by name overrides what is chosen here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state as mpu
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt import GPTModel
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+from torch import nn
+
+from slime.config import Config
+from slime.models import Family, Shard, load_hf
+from slime.training.layers import block_spec
+from slime.training.parallel import Parallel
+from slime.training.weights import WeightCopy
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """This rank's part of the policy. `chunks` has one model for each virtual pipeline stage, wrapped for gradient reduction."""
+
+    parallel: Parallel
+    family: Family
+    config: TransformerConfig
+    chunks: list[DistributedDataParallel]
+    shard: Shard
+    optimizer: MegatronOptimizer
+    schedule: OptimizerParamScheduler
+    reference: WeightCopy | None
+
+
+def build(config: Config, parallel: Parallel, family: Family, *, with_reference: bool) -> Model:
+    """Builds the model with the weights of --hf-checkpoint, and a copy of those of --ref-load where there is to be a reference.
+
+    Raises:
+        ValueError: an option of Megatron that none of its dataclasses has, or options that do not go together.
+        slime.models.CheckpointError, ModelError: weights or a model that can't be read.
+    """
+    _refuse_unknown(config.megatron)
+    transformer = transformer_config(config, parallel, family)
+    bare = [_chunk(config, transformer, family, parallel, stage) for stage in _virtual_stages(transformer)]
+    for chunk in bare:
+        chunk.to(parallel.device.torch)
+    shard = Shard(family, bare)
+    reference = None
+    if with_reference:
+        load_hf(shard, config.ref_load)
+        reference = WeightCopy(bare)
+    load_hf(shard, config.hf_checkpoint)
+
+    ddp_config = DistributedDataParallelConfig(
+        **{
+            "grad_reduce_in_fp32": True,
+            "use_distributed_optimizer": config.use_distributed_optimizer,
+            "check_for_nan_in_grad": True,
+            **_fields(DistributedDataParallelConfig, config.megatron),
+        }
+    )
+    chunks = [
+        DistributedDataParallel(
+            transformer,
+            ddp_config,
+            Float16Module(transformer, chunk) if config.bf16 else chunk,
+            disable_bucketing=index > 0,  # as in Megatron: only the first chunk's reduction can be hidden behind other work
+        )
+        for index, chunk in enumerate(bare)
+    ]
+    transformer.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
+    transformer.finalize_model_grads_func = _sum_gradients
+    optimizer = get_megatron_optimizer(_optimizer_config(config), chunks, use_gloo_process_groups=False)
+    transformer.grad_scale_func = optimizer.scale_loss
+    return Model(parallel, family, transformer, chunks, shard, optimizer, _schedule(config, optimizer), reference)
+
+
+def transformer_config(config: Config, parallel: Parallel, family: Family) -> TransformerConfig:
+    """Raises ValueError for combinations that Megatron refuses, in its words."""
+    on_cpu = not parallel.device.is_cuda
+    implementation = config.transformer_impl or ("local" if on_cpu else "transformer_engine")
+    virtual = config.megatron.get("virtual_pipeline_model_parallel_size")
+    dtype = torch.bfloat16 if config.bf16 else torch.float32
+    model = family.transformer_fields()
+    fields = {
+        **model,
+        "transformer_impl": implementation,
+        "tensor_model_parallel_size": config.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
+        "context_parallel_size": config.context_parallel_size,
+        "expert_model_parallel_size": config.expert_model_parallel_size,
+        "expert_tensor_parallel_size": config.expert_tensor_parallel_size,
+        "sequence_parallel": config.sequence_parallel and config.tensor_model_parallel_size > 1,
+        "bf16": config.bf16,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "use_cpu_initialization": on_cpu,
+        # The loss comes divided by sizes of the global batch: with this, Megatron divides by nothing, and sums over ranks.
+        "calculate_per_token_loss": True,
+        "variable_seq_lengths": True,  # packed rows differ in length, and pipeline stages have to tell each other
+        "moe_token_dispatcher_type": "alltoall",
+        # gloo still reads an output that it sends when this would free it: wrong losses.
+        "deallocate_pipeline_outputs": not on_cpu,
+        **({"moe_grouped_gemm": True, "apply_rope_fusion": True} if implementation == "transformer_engine" else {}),
+        # Without it virtual stages on gloo receive each other's tensors.
+        **({"overlap_p2p_comm": True, "batch_p2p_comm": False} if virtual else {}),
+    }
+    cls = MLATransformerConfig if model.get("multi_latent_attention") else TransformerConfig
+    return cls(**{**fields, **_fields(cls, config.megatron)})
+
+
+def _virtual_stages(config: TransformerConfig) -> Sequence[int | None]:
+    size = config.virtual_pipeline_model_parallel_size
+    return range(size) if size else [None]
+
+
+def _chunk(config: Config, transformer: TransformerConfig, family: Family, parallel: Parallel, vp_stage: int | None) -> GPTModel:
+    model = GPTModel(
+        config=transformer,
+        transformer_layer_spec=block_spec(transformer, vp_stage=vp_stage),
+        pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+        post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
+        parallel_output=True,
+        vp_stage=vp_stage,
+        **family.gpt_arguments(parallel.tp_size),
+    )
+    if model.post_process:
+        model.output_layer.sequence_parallel = False  # forward.py gathers, and picks, before it
+    return model
+
+
+def _optimizer_config(config: Config) -> OptimizerConfig:
+    return OptimizerConfig(
+        **{
+            "optimizer": config.optimizer,
+            "lr": config.lr,
+            "min_lr": config.min_lr,
+            "weight_decay": config.weight_decay,
+            "adam_beta1": config.adam_beta1,
+            "adam_beta2": config.adam_beta2,
+            "adam_eps": config.adam_eps,
+            "clip_grad": config.clip_grad,
+            "bf16": config.bf16,
+            "params_dtype": torch.bfloat16 if config.bf16 else torch.float32,
+            "use_distributed_optimizer": config.use_distributed_optimizer,
+            **_fields(OptimizerConfig, config.megatron),
+        }
+    )
+
+
+def _schedule(config: Config, optimizer: MegatronOptimizer) -> OptimizerParamScheduler:
+    """Counts optimizer steps. Raises ValueError where the length of the decay can't be known, or is shorter than the warm-up."""
+    steps = config.lr_decay_iters
+    if steps is None and config.num_rollout is not None:
+        steps = config.num_rollout * config.num_steps_per_rollout
+    if steps is None:
+        if config.lr_decay_style != "constant":
+            raise ValueError(f"--lr-decay-style {config.lr_decay_style} needs --lr-decay-iters or --num-rollout: decay over how many steps?")
+        steps = config.lr_warmup_iters + 1
+    if config.lr_warmup_iters >= steps:
+        if config.lr_decay_style != "constant":
+            raise ValueError(f"--lr-warmup-iters {config.lr_warmup_iters} leaves nothing of the {steps} optimizer steps of --lr-decay-iters")
+        steps = config.lr_warmup_iters + 1
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=config.lr,
+        min_lr=min(config.min_lr, config.lr),
+        lr_warmup_steps=config.lr_warmup_iters,
+        lr_decay_steps=steps,
+        lr_decay_style=config.lr_decay_style,
+        start_wd=config.weight_decay,
+        end_wd=config.weight_decay,
+        wd_incr_steps=steps,
+        wd_incr_style="constant",
+    )
+
+
+def _sum_gradients(chunks: list[nn.Module], num_tokens: torch.Tensor | None, **options: Any) -> None:
+    """Megatron's reduction over ranks, without its division by a count of tokens."""
+    finalize_model_grads(chunks, None, **options)
+
+
+def _fields(dataclass_: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are fields of a Megatron dataclass."""
+    names = {field.name for field in dataclasses.fields(dataclass_)}
+    return {name: value for name, value in options.items() if name in names}
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    homes = (MLATransformerConfig, OptimizerConfig, DistributedDataParallelConfig)
+    known = {field.name for home in homes for field in dataclasses.fields(home)}
+    if unknown := sorted(set(options) - known):
+        raise ValueError(f"not options of the installed Megatron: {', '.join('--' + name.replace('_', '-') for name in unknown)}")

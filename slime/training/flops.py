@@ -1,0 +1,34 @@
+"""Floating-point operations of a forward pass, counted from the shapes of the matrices: two for each multiply-and-add.
+
+A backward pass is twice a forward pass; recomputation is not counted, since it is no work that the model asks for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+def forward_flops(config: TransformerConfig, vocab_size: int, lengths: np.ndarray, responses: np.ndarray) -> float:
+    """Operations for samples of the given lengths in tokens, with logits for their response tokens only; all layers, all ranks."""
+    hidden, layers = config.hidden_size, config.num_layers
+    query = config.num_attention_heads * config.kv_channels
+    key_value = config.num_query_groups * config.kv_channels
+    tokens = float(lengths.sum())
+    projections = hidden * (2 * query + 2 * key_value)  # query and output; key and value
+    attention = 2 * query * float((lengths.astype(np.float64) ** 2).sum()) / 2  # scores and values; half of it behind the causal mask
+    matrices = 3 if config.gated_linear_unit else 2
+    dense = matrices * hidden * config.ffn_hidden_size
+    experts = matrices * hidden * (
+        (config.moe_ffn_hidden_size or 0) * config.moe_router_topk + (config.moe_shared_expert_intermediate_size or 0)
+    ) + hidden * (config.num_moe_experts or 0)
+    num_moe = _num_moe_layers(config)
+    mlp = (layers - num_moe) * dense + num_moe * experts
+    return 2 * (tokens * (layers * projections + mlp) + layers * attention + float(responses.sum()) * hidden * vocab_size)
+
+
+def _num_moe_layers(config: TransformerConfig) -> int:
+    if not config.num_moe_experts:
+        return 0
+    frequency = config.moe_layer_freq
+    return sum(frequency) if isinstance(frequency, list) else -(-config.num_layers // frequency)

@@ -1,0 +1,137 @@
+"""The model's forward pass over packed micro-batches, up to the log-probs of their response tokens.
+
+Logits are made for response tokens alone: hidden states are picked before the output layer, in chunks if asked for. A chunk's
+logits are then computed again in the backward pass, so that memory for them is bounded by the chunk and not by the batch.
+
+Shape suffixes: T tokens of the row · R response tokens · C a chunk of them · D hidden size · V this rank's part of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from slime.algorithms.log_probs import log_probs_and_entropy
+from slime.training.packing import MicroBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What to compute of each response token."""
+
+    vocab_size: int  # of the model; Megatron's rows beyond it are padding, and have no probability
+    temperature: float = 1.0  # that the tokens were sampled with: the engine's log-probs are of logits / temperature
+    chunk_size: int = -1  # response tokens whose logits exist at a time; -1 or 0: all
+
+
+def score(model: nn.Module, batch: MicroBatch, scoring: Scoring, *, with_entropy: bool) -> Tensor | tuple[Tensor, ...]:
+    """Log-probs [R] and, where asked for, entropies [R] on the last pipeline stage; hidden states on the others."""
+    return model(
+        batch.tokens_1T,
+        batch.positions_1T,
+        None,
+        packed_seq_params=batch.sequences,
+        # With nothing but padding Megatron's balancing losses would divide by the number of other tokens.
+        padding_mask=batch.padding_1T if model.config.num_moe_experts and batch.rows_R.numel() else None,
+        output_processor=_score_response,
+        output_processor_context=(batch, scoring, with_entropy),
+    )
+
+
+def _score_response(
+    *,
+    hidden_states: Tensor,
+    output_layer: nn.Module,
+    output_weight: Tensor | None,
+    context: tuple[MicroBatch, Scoring, bool],
+    **_: Any,
+) -> tuple[Tensor, ...]:
+    """GPTModel's hook between the last layer and the output layer."""
+    batch, scoring, with_entropy = context
+    group = output_layer.tp_group
+    hidden_TD = hidden_states.squeeze(1)
+    if output_layer.config.sequence_parallel:
+        # Left to the output layer (build.py tells it not to), the gathering would make logits of the whole row.
+        hidden_TD = gather_from_sequence_parallel_region(hidden_TD, tensor_parallel_output_grad=False, group=group)
+    hidden_RD = hidden_TD.index_select(0, batch.rows_R)
+
+    def chunk_scores(hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, ...]:
+        logits_CV = output_layer(hidden_CD.unsqueeze(1), weight=output_weight)[0].squeeze(1)
+        part = logits_CV.shape[-1]
+        start = group.rank() * part
+        if start + part > scoring.vocab_size:
+            logits_CV = logits_CV[:, : scoring.vocab_size - start]
+        if scoring.temperature != 1.0:
+            logits_CV = logits_CV / scoring.temperature
+        log_probs_C, entropy_C = log_probs_and_entropy(
+            logits_CV,
+            targets_C,
+            group=group if group.size() > 1 else None,
+            vocab_start=start,
+            with_entropy=with_entropy,
+        )
+        return (log_probs_C,) if entropy_C is None else (log_probs_C, entropy_C)
+
+    size = scoring.chunk_size
+    if size <= 0 or len(hidden_RD) <= size:
+        return chunk_scores(hidden_RD, batch.targets_R)
+    chunks = [
+        checkpoint(chunk_scores, hidden_CD, targets_C, use_reentrant=False, preserve_rng_state=False)
+        for hidden_CD, targets_C in zip(hidden_RD.split(size), batch.targets_R.split(size), strict=True)
+    ]
+    return tuple(torch.cat(parts) for parts in zip(*chunks, strict=True))
+
+
+LossFunction = Callable[[MicroBatch, tuple[Tensor, ...]], tuple[Tensor, dict[str, Tensor]]]
+
+
+def run(
+    chunks: Sequence[nn.Module],
+    batches: Sequence[MicroBatch],
+    scoring: Scoring,
+    *,
+    loss: LossFunction | None = None,
+    with_entropy: bool = False,
+) -> list[Any]:
+    """One pass of Megatron's schedule over the micro-batches: with a loss, forward and backward, else forward alone.
+
+    Returns, on the last pipeline stage, one entry a micro-batch: the loss's sums, or the scores. [] on other stages.
+    """
+
+    def forward_step(batches: Any, model: nn.Module) -> tuple[Any, Callable[..., Any]]:
+        batch = next(batches)
+        output = score(model, batch, scoring, with_entropy=with_entropy)
+
+        def finish(scores: tuple[Tensor, ...], non_loss_data: bool = False) -> Any:
+            if non_loss_data:
+                return scores
+            total, sums = loss(batch, scores)
+            # Three values, so that Megatron takes the loss as a sum; the count, which it would divide by later, is not used.
+            return total, torch.zeros((), dtype=torch.int, device=total.device), sums
+
+        return output, finish
+
+    with torch.set_grad_enabled(loss is not None):
+        return get_forward_backward_func()(
+            forward_step_func=forward_step,
+            data_iterator=[iter(batches) for _ in chunks],
+            model=list(chunks),
+            num_microbatches=len(batches),
+            seq_length=max(batch.tokens_1T.shape[1] for batch in batches),
+            micro_batch_size=1,
+            forward_only=loss is None,
+            collect_non_loss_data=loss is None,
+        )
+
+
+def log_probs(chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], scoring: Scoring) -> list[Tensor | None]:
+    """Log-probs [R] of each micro-batch under the current weights, without gradients. None on all but the last pipeline stage."""
+    scores = run(chunks, batches, scoring)
+    return [log_probs_R for (log_probs_R,) in scores] or [None] * len(batches)

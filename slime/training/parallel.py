@@ -1,0 +1,149 @@
+"""Process groups of the training ranks, and where this rank stands in them.
+
+Ranks = TP x CP x DP x PP, in Megatron's order: tensor-parallel ranks are neighbours, pipeline stages farthest apart.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state as mpu
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+from slime.config import Config
+from slime.platform.device import Device, claim
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """One rank's place. Made by `start`, ended by `stop`."""
+
+    device: Device
+    rank: int
+    world_size: int
+    owns_processes: bool  # whether the default process group was made here, and so ends here
+
+    @cached_property
+    def tp_rank(self) -> int:
+        return mpu.get_tensor_model_parallel_rank()
+
+    @cached_property
+    def tp_size(self) -> int:
+        return mpu.get_tensor_model_parallel_world_size()
+
+    @cached_property
+    def cp_rank(self) -> int:
+        return mpu.get_context_parallel_rank()
+
+    @cached_property
+    def cp_size(self) -> int:
+        return mpu.get_context_parallel_world_size()
+
+    @cached_property
+    def dp_rank(self) -> int:
+        return mpu.get_data_parallel_rank()
+
+    @cached_property
+    def dp_size(self) -> int:
+        return mpu.get_data_parallel_world_size()
+
+    @cached_property
+    def counts_tokens(self) -> bool:
+        """Whether this rank's sums over tokens enter a sum over all ranks: one rank of each tensor-parallel group of the last stage."""
+        return self.tp_rank == 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)
+
+    @cached_property
+    def counts_samples(self) -> bool:
+        """The same for sums over samples, which context-parallel ranks share."""
+        return self.counts_tokens and self.cp_rank == 0
+
+    def sum_over_data(self, tensor: torch.Tensor) -> torch.Tensor:
+        """In place, over the ranks that hold other tokens of this rank's stage."""
+        dist.all_reduce(tensor, group=mpu.get_data_parallel_group(with_context_parallel=True))
+        return tensor
+
+    def gather(self, vector: torch.Tensor) -> torch.Tensor:
+        """[n] of each rank -> [world_size, n] on every rank."""
+        everyone = vector.new_empty(self.world_size * len(vector))
+        dist.all_gather_into_tensor(everyone, vector)
+        return everyone.view(self.world_size, -1)
+
+    def stop(self) -> None:
+        mpu.destroy_model_parallel()
+        if self.owns_processes:
+            dist.destroy_process_group()
+
+
+def start(config: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> Parallel:
+    """Joins the training ranks and makes Megatron's groups. A default process group that exists already is used as it is.
+
+    Raises:
+        ValueError: the parallel sizes do not fit the number of ranks.
+    """
+    sizes = {
+        "tensor_model_parallel_size": config.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
+        "context_parallel_size": config.context_parallel_size,
+    }
+    model_ranks = torch.tensor(list(sizes.values())).prod().item()
+    if world_size % model_ranks:
+        raise ValueError(
+            f"{world_size} training ranks can't be divided into models of {model_ranks} ranks: "
+            + " x ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
+        )
+    device = claim(config.device, local_rank=int(os.environ.get("LOCAL_RANK", rank)), backend=config.distributed_backend)
+    timeout = timedelta(minutes=config.distributed_timeout_minutes)
+    owns_processes = not dist.is_initialized()
+    if owns_processes:
+        _join(device, rank, world_size, master_addr, master_port, timeout)
+    mpu.initialize_model_parallel(
+        **sizes,
+        virtual_pipeline_model_parallel_size=config.megatron.get("virtual_pipeline_model_parallel_size"),
+        expert_model_parallel_size=config.expert_model_parallel_size,
+        expert_tensor_parallel_size=config.expert_tensor_parallel_size,
+        distributed_timeout_minutes=config.distributed_timeout_minutes,
+        create_gloo_process_groups=False,
+    )
+    model_parallel_cuda_manual_seed(config.seed)
+    return Parallel(device, rank, world_size, owns_processes)
+
+
+def _join(device: Device, rank: int, world_size: int, address: str, port: int, timeout: timedelta) -> None:
+    listener = None
+    if _is_loopback(address):
+        # Left alone, gloo and the store would listen on the interfaces that the host's name resolves to, or on all.
+        loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    if rank == 0:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, port), family=family, backlog=world_size)
+    store = dist.TCPStore(
+        address,
+        port,
+        world_size,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=listener.detach() if listener is not None else None,
+    )
+    dist.init_process_group(
+        device.backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        device_id=device.torch if device.is_cuda else None,
+    )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -1,0 +1,49 @@
+"""Metrics of one rollout's training, made equal on all ranks by one small collective.
+
+Each rank adds what it knows under the same keys in the same order; values may stay on the device until `reduce`, which moves
+all of them in one go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from slime.training.parallel import Parallel
+
+
+class Report:
+    """Sums and maxima over ranks, by (section, name); a section is "rollout" or the index of an optimizer step, say."""
+
+    def __init__(self, parallel: Parallel) -> None:
+        self.parallel = parallel
+        self.keys: list[tuple[object, str]] = []
+        self.values: list[Tensor] = []
+        self.is_max: list[bool] = []
+
+    def add(self, section: object, name: str, value: Tensor | float, *, maximum: bool = False) -> None:
+        """What this rank contributes: 0 where another rank of its model says the same."""
+        self.keys.append((section, name))
+        self.values.append(torch.as_tensor(value, dtype=torch.float64, device=self.parallel.device.torch))
+        self.is_max.append(maximum)
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Seconds of the block as perf/`name`_time, that of the slowest rank."""
+        start = time.perf_counter()
+        yield
+        self.parallel.device.synchronize()
+        self.add("perf", f"{name}_time", time.perf_counter() - start, maximum=True)
+
+    def reduce(self) -> dict[object, dict[str, float]]:
+        """Section -> name -> value over all ranks. Collective."""
+        by_rank = self.parallel.gather(torch.stack(self.values))
+        sums, maxima = by_rank.sum(dim=0).tolist(), by_rank.amax(dim=0).tolist()
+        sections: dict[object, dict[str, float]] = {}
+        for (section, name), total, largest, is_max in zip(self.keys, sums, maxima, self.is_max, strict=True):
+            sections.setdefault(section, {})[name] = largest if is_max else total
+        return sections

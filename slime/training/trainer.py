@@ -1,0 +1,209 @@
+"""Trainer: one training rank, from a Batch to new weights.
+
+Every rank calls the same methods in the same order; all of them are collective. Nothing here knows of Ray: an actor, torchrun or a
+test makes a Trainer from a rank, a world size and an address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from slime.algorithms.kl import kl_estimate
+from slime.algorithms.whitening import moments, whiten
+from slime.config import Config
+from slime.data.batch import Batch
+from slime.models import export_hf, family_of, read_hf_config, save_hf
+from slime.training.build import build
+from slime.training.flops import forward_flops
+from slime.training.forward import Scoring, log_probs
+from slime.training.losses import MAXIMA, PolicyLoss, SFTLoss
+from slime.training.packing import MicroBatch, Packer
+from slime.training.parallel import start
+from slime.training.report import Report
+from slime.training.step import optimizer_step
+
+PAD_MULTIPLE_ON_GPU = 128  # rows of a few lengths, so that the allocator can use its blocks again
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """Metrics under their public names, equal on all ranks."""
+
+    rollout: dict[str, float]  # rollout/* and perf/*
+    steps: list[dict[str, float]]  # train/*, one dict an optimizer step
+
+
+class Trainer:
+    """Starts from the weights of --hf-checkpoint.
+
+    Raises:
+        ValueError: options that contradict each other, the model, or the number of ranks.
+        slime.models.CheckpointError, ModelError: weights or a model that can't be read.
+    """
+
+    def __init__(self, config: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
+        self.config = config
+        self.is_policy = config.loss_type == "policy_loss"
+        self.needs_reference = self.is_policy and (config.use_kl_loss or config.kl_coef > 0)
+        if self.needs_reference and config.ref_load is None:
+            raise ValueError("--use-kl-loss and --kl-coef compare with a reference model: give its directory with --ref-load")
+        family = family_of(read_hf_config(config.hf_checkpoint))
+        self.parallel = start(config, rank, world_size, master_addr, master_port)
+        self.model = build(config, self.parallel, family, with_reference=self.needs_reference)
+        self.loss = PolicyLoss(config) if self.is_policy else SFTLoss(config)
+        self.scoring = Scoring(
+            vocab_size=family.config["vocab_size"],
+            temperature=config.rollout_temperature if self.is_policy else 1.0,
+            chunk_size=config.log_probs_chunk_size,
+        )
+        self.num_steps = 0  # optimizer steps so far
+
+    @property
+    def dp_rank(self) -> int:
+        return self.parallel.dp_rank
+
+    @property
+    def dp_size(self) -> int:
+        return self.parallel.dp_size
+
+    def train(self, rollout_id: int, batch: Batch) -> TrainResult:
+        """Trains on this data-parallel rank's Batch of a rollout, one optimizer step for each of its steps.
+
+        Raises:
+            ValueError: the Batch lacks what the options need.
+            RuntimeError: a gradient is not finite. A note says in which rollout and step.
+        """
+        report = Report(self.parallel)
+        with report.clock("train"):
+            with report.clock("data_preprocess"):
+                steps = self._pack(batch)
+            everything = [micro_batch for step in steps for micro_batch in step]
+            if self.is_policy:
+                self._score(everything, report)
+                self._advantages(everything)
+            with report.clock("actor_train"):
+                figures = [self._step(rollout_id, index, step, report) for index, step in enumerate(steps)]
+        self._describe(batch, everything, report)
+        return self._result(batch, report.reduce(), figures)
+
+    def save_hf(self, path: str | Path) -> None:
+        """Writes the weights as a Hugging Face directory, with tokenizer and config of --hf-checkpoint; whole or not at all."""
+        save_hf(self.model.shard, path, source=self.config.hf_checkpoint)
+
+    def weights(self, bucket_bytes: int, across_pp: bool = False) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Buckets of (Hugging Face name, full tensor); see slime.models.export. Some tensors are views of the live weights."""
+        return export_hf(self.model.shard, bucket_bytes, across_pp)
+
+    def close(self) -> None:
+        """Ends the process groups. The trainer is of no use afterwards."""
+        self.parallel.stop()
+
+    # One rollout, in the order of `train`.
+
+    def _pack(self, batch: Batch) -> list[list[MicroBatch]]:
+        if self.is_policy and self.config.use_rollout_logprobs and batch.rollout_log_probs_R is None:
+            raise ValueError("--use-rollout-logprobs: the rollout has no log-probs of the engine")
+        packer = Packer(
+            batch,
+            device=self.parallel.device.torch,
+            cp_rank=self.parallel.cp_rank,
+            cp_size=self.parallel.cp_size,
+            tp_size=self.parallel.tp_size if self.model.config.sequence_parallel else 1,
+            pad_multiple=PAD_MULTIPLE_ON_GPU if self.parallel.device.is_cuda else 1,
+        )
+        return [[packer.pack(samples, step) for samples in step.micro_batches] for step in batch.steps]
+
+    def _score(self, batches: list[MicroBatch], report: Report) -> None:
+        """Log-probs that stay fixed while the rollout is trained on."""
+        chunks = self.model.chunks
+        if self.needs_reference:
+            with report.clock("ref_log_probs"), self.model.reference.in_place(chunks):
+                for batch, log_probs_R in zip(batches, log_probs(chunks, batches, self.scoring), strict=True):
+                    batch.ref_log_probs_R = log_probs_R
+        if not self.config.use_rollout_logprobs:
+            with report.clock("log_probs"):
+                for batch, log_probs_R in zip(batches, log_probs(chunks, batches, self.scoring), strict=True):
+                    batch.log_probs_R = log_probs_R
+
+    def _advantages(self, batches: list[MicroBatch]) -> None:
+        """Of each response token: its sample's reward, relative to its group already, less the KL penalty."""
+        for batch in batches:
+            batch.advantages_R = batch.rewards_R
+            old_R = batch.rollout_log_probs_R if self.config.use_rollout_logprobs else batch.log_probs_R
+            if self.config.kl_coef and batch.ref_log_probs_R is not None:
+                penalty_R = kl_estimate(old_R, batch.ref_log_probs_R, self.config.kl_loss_type)
+                batch.advantages_R = batch.advantages_R - self.config.kl_coef * penalty_R
+        if self.config.normalize_advantages:
+            local = torch.stack([moments(batch.advantages_R, batch.mask_R) for batch in batches]).sum(dim=0)
+            everyone = self.parallel.sum_over_data(local)
+            for batch in batches:
+                batch.advantages_R = whiten(batch.advantages_R, everyone)
+
+    def _step(self, rollout_id: int, index: int, batches: list[MicroBatch], report: Report) -> dict[str, float]:
+        compare = self.is_policy and batches[0].rollout_log_probs_R is not None
+        compare = compare and (index == 0 or not self.config.use_rollout_logprobs)
+        try:
+            sums, figures = optimizer_step(self.model, batches, self.loss, self.scoring, compare=compare)
+        except Exception as error:
+            error.add_note(f"in rollout {rollout_id}, optimizer step {index} of it, on training rank {self.parallel.rank}")
+            raise
+        for name in self.loss.names(compare=compare):
+            values = [of_batch[name] for of_batch in sums] if self.parallel.counts_tokens else []
+            value = 0.0
+            if values:
+                value = torch.stack(values).amax() if name in MAXIMA else torch.stack(values).sum()
+            report.add(index, name, value, maximum=name in MAXIMA)
+        figures |= {"step": float(self.num_steps), "global_batch_size": float(batches[0].step.num_samples)}
+        self.num_steps += 1
+        return figures
+
+    # Reporting.
+
+    def _describe(self, batch: Batch, batches: list[MicroBatch], report: Report) -> None:
+        """Sums over this rank's samples and tokens; `_result` divides them by the number of samples of the rollout."""
+        counts_samples = self.parallel.counts_samples
+        of_samples = {
+            "rewards": batch.rewards_N,
+            "raw_reward": batch.raw_rewards_N,
+            "truncated": batch.truncated_N,
+            "response_lengths": batch.response_lengths_N,
+            "total_lengths": batch.total_lengths_N,
+        }
+        for name, values_N in of_samples.items():
+            report.add("rollout", name, float(np.sum(values_N)) if counts_samples else 0.0)
+        flops = forward_flops(self.model.config, self.scoring.vocab_size, batch.total_lengths_N, batch.response_lengths_N)
+        report.add("flops", "forward", flops if counts_samples else 0.0)
+        if not self.is_policy:
+            return
+        of_tokens = {"advantages": "advantages_R"}
+        if batch.rollout_log_probs_R is not None:
+            of_tokens["rollout_log_probs"] = "rollout_log_probs_R"
+        if not self.config.use_rollout_logprobs:
+            of_tokens["log_probs"] = "log_probs_R"
+        if self.needs_reference:
+            of_tokens["ref_log_probs"] = "ref_log_probs_R"
+        for name, field in of_tokens.items():
+            value: torch.Tensor | float = 0.0
+            if self.parallel.counts_tokens:
+                value = torch.stack([(getattr(b, field) * b.weights_R).sum() for b in batches]).sum()
+            report.add("rollout", name, value)
+
+    def _result(self, batch: Batch, sections: dict[object, dict[str, float]], figures: list[dict[str, float]]) -> TrainResult:
+        num_samples = max(sum(step.num_samples for step in batch.steps), 1)
+        rollout = {f"rollout/{name}": total / num_samples for name, total in sections["rollout"].items()}
+        if self.is_policy:
+            rollout["rollout/returns"] = rollout["rollout/advantages"]  # no value function: the two are the same
+        perf = {f"perf/{name}": seconds for name, seconds in sections["perf"].items()}
+        num_tokens = sections["rollout"]["total_lengths"]
+        perf["perf/actor_train_tok_per_s"] = num_tokens / perf["perf/actor_train_time"]
+        for name, passes in {"actor_train": 3, "log_probs": 1, "ref_log_probs": 1}.items():
+            if f"perf/{name}_time" in perf:
+                flops = passes * sections["flops"]["forward"] / self.parallel.world_size
+                perf[f"perf/{name}_tflops"] = flops / perf[f"perf/{name}_time"] / 1e12
+        steps = [{f"train/{name}": value for name, value in (sections[index] | own).items()} for index, own in enumerate(figures)]
+        return TrainResult(rollout | perf, steps)
