@@ -32,7 +32,9 @@ class Architecture(dict[str, Any]):
         embedding = a["vocab_size"] * a["hidden_size"]
         total = used = embedding * (2 if a.get("untie_embeddings_and_output_weights") else 1)
         for mixture in a["layers"]:
-            total += attention + (a["num_experts"] * expert + shared + a["hidden_size"] * a["num_experts"] if mixture else dense)
+            total += attention + (
+                a["num_experts"] * expert + shared + a["hidden_size"] * a["num_experts"] if mixture else dense
+            )
             used += attention + (a["moe_router_topk"] * expert + shared if mixture else dense)
         return total, used
 
@@ -115,7 +117,11 @@ def differences(stated: dict[str, Any], architecture: Architecture) -> list[tupl
     found = []
     for name, value in stated.items():
         if name == "moe_layer_freq":
-            pattern = [i % value == 0 for i in range(architecture["num_layers"])] if isinstance(value, int) else list(map(bool, value))
+            pattern = (
+                [i % value == 0 for i in range(architecture["num_layers"])]
+                if isinstance(value, int)
+                else list(map(bool, value))
+            )
             if architecture.get("num_experts") and pattern != architecture["layers"]:
                 found.append((name, value, [int(mixture) for mixture in architecture["layers"]]))
         elif name in architecture and not _same(value, architecture[name]):

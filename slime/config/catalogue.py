@@ -27,7 +27,11 @@ def passed_through(family: str) -> dict[str, Option]:
     """Name -> option of an installed library that can be set here. Raises NotInstalled."""
     hidden = READERS[family].RESERVED
     options = {name: option for name, option in READERS[family].read().items() if option.name not in hidden}
-    return options if family != "megatron" else {name: o for name, o in options.items() if name not in OWN and o.name not in OWN}
+    return (
+        options
+        if family != "megatron"
+        else {name: o for name, o in options.items() if name not in OWN and o.name not in OWN}
+    )
 
 
 def family_of(name: str) -> str:
@@ -53,7 +57,7 @@ def find(name: str) -> tuple[Option, bool] | None:
 
 def explain_unknown(name: str) -> tuple[str, str]:
     """(what is wrong, what to do) about a name that `find` does not know."""
-    flag, family = "--" + name.replace("_", "-"), family_of(name)
+    family = family_of(name)
     if name.replace("_", "-") in NOT_YET:
         return "known to scripts in this field, not supported by this version yet", "leave it out"
     if owner := READERS[family].RESERVED.get(name.removeprefix(f"{family}_")):
@@ -62,9 +66,17 @@ def explain_unknown(name: str) -> tuple[str, str]:
         passed_through(family)
     except NotInstalled as error:
         if family != "megatron" or not nearest(name):
-            return f"unknown option; options of {family} can only be checked where it is installed: {error}", "install it"
+            return (
+                f"unknown option; options of {family} can only be checked where it is installed: {error}",
+                "install it",
+            )
     near = nearest(name)
-    return "unknown option", f"did you mean {' or '.join(near)}?" if near else f"--help lists the options, --help-all all of them; {flag} is none"
+    return (
+        "unknown option",
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else "--help lists the options, --help-all those of the libraries, too",
+    )
 
 
 def nearest(name: str, count: int = 3) -> list[str]:

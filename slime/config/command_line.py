@@ -43,7 +43,11 @@ def scan(argv: list[str]) -> CommandLine:
         if word == "-h":
             word = "--help"
         if not word.startswith("--") or word == "--":
-            line.problems.append(Problem(word, "is no option and belongs to none", "options start with --; quote values that hold spaces"))
+            line.problems.append(
+                Problem(
+                    word, "is no option and belongs to none", "options start with --; quote values that hold spaces"
+                )
+            )
             continue
         flag, equals, attached = word.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
@@ -85,7 +89,9 @@ def _take(line: CommandLine, flag: str, name: str, values: list[str]) -> None:
         taken, extra = values[0], values[1:]
     if extra:
         fix = "quote a value that holds spaces" if not option.is_switch else f"{flag} is a switch"
-        line.problems.append(Problem(flag, f"takes one value, but {' '.join(map(repr, extra))} follows {values[0]!r}", fix))
+        line.problems.append(
+            Problem(flag, f"takes one value, but {' '.join(map(repr, extra))} follows {values[0]!r}", fix)
+        )
         return
     line.given.append(Given(option.full_name, taken, flag, on_command_line=True))
 

@@ -72,7 +72,9 @@ class Config(BaseModel):
         sections: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
             sections.setdefault(SECTION_OF[name], {})[name] = OWN[name].parse(value)
-        return self.model_copy(update={s: getattr(self, s).model_copy(update=changed) for s, changed in sections.items()})
+        return self.model_copy(
+            update={s: getattr(self, s).model_copy(update=changed) for s, changed in sections.items()}
+        )
 
     def resolved(self) -> dict[str, dict[str, Any]]:
         """Section -> option -> value, in plain YAML types and without secrets."""
@@ -86,7 +88,9 @@ class Config(BaseModel):
         """Write all resolved options as YAML, to be given back as --config. Secrets are left out."""
         path = Path(path)
         beside = path.with_name(path.name + ".partial")
-        beside.write_text(HEADER + yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        beside.write_text(
+            HEADER + yaml.safe_dump(self.resolved(), sort_keys=False, allow_unicode=True), encoding="utf-8"
+        )
         os.replace(beside, path)
 
 

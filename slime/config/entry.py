@@ -7,8 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from slime.config import command_line, help, plan, start
+from slime.config import command_line, disk, help, plan
 from slime.config.command_line import CommandLine
+from slime.config.completeness import COMPLETENESS
 from slime.config.config import Config
 from slime.config.errors import ConfigError
 from slime.config.load import resolve
@@ -27,8 +28,8 @@ def from_command_line(argv: list[str] | None = None) -> Config:
         sys.exit(0)
     resolution = resolve(line)
     config, unsound = resolution.config, resolution.unsound
-    in_files, notes, model = start.check_files(config, unsound, weights=not line.check)
-    problems = resolution.problems + start.missing_parts(config, unsound) + in_files
+    in_files, notes, model = disk.check_files(config, unsound, weights=not line.check)
+    problems = resolution.problems + COMPLETENESS.broken(config, unsound) + in_files
     for note in resolution.notes + notes:
         print(f"note: {note}", file=sys.stderr)
     if problems:
@@ -43,5 +44,7 @@ def from_command_line(argv: list[str] | None = None) -> Config:
 def _named(config: Config, line: CommandLine) -> Config:
     """With the run's name and directory: those that were given, else the recipe's or the model's name and the time."""
     recipe = Path(line.files[-1]).stem if line.files else Path(config.hf_checkpoint).name
-    name = config.run_name or (Path(config.run_dir).name if config.run_dir else f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}")
+    name = config.run_name or (
+        Path(config.run_dir).name if config.run_dir else f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     return config.replace(run_name=name, run_dir=config.run_dir or f"runs/{name}")

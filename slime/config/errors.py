@@ -27,7 +27,9 @@ class ConfigError(ValueError):
     def __init__(self, problems: list[Problem]):
         self.problems = problems
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__("\n".join([f"{count} in the configuration:", *(f"  {n:2}. {p}" for n, p in enumerate(problems, 1))]))
+        super().__init__(
+            "\n".join([f"{count} in the configuration:", *(f"  {n:2}. {p}" for n, p in enumerate(problems, 1))])
+        )
 
     def __reduce__(self):
         return ConfigError, (self.problems,)

@@ -28,7 +28,9 @@ def read(file: str) -> tuple[list[Given], list[Problem]]:
         return [], [Problem(where, f"is not a text file: {error}")]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        return [], [Problem(f"{file}:{mark.line + 1}" if mark else file, f"is not YAML: {getattr(error, 'problem', error)}")]
+        return [], [
+            Problem(f"{file}:{mark.line + 1}" if mark else file, f"is not YAML: {getattr(error, 'problem', error)}")
+        ]
     if root is None:
         return [], [Problem(where, "is empty", "give at least one `option: value`")]
     if not isinstance(root, yaml.MappingNode):
@@ -63,7 +65,9 @@ class _Reader:
             name = _name(inner)
             home = SECTION_OF.get(name)
             if section in SECTIONS and home not in (None, section):
-                self.problems.append(Problem(self._where(inner), f"is an option of {home}, not of {section}", f"move it to `{home}:`"))
+                self.problems.append(
+                    Problem(self._where(inner), f"is an option of {home}, not of {section}", f"move it to `{home}:`")
+                )
             else:
                 self._option(f"{section}_{name}" if section in ("sglang", "router") else name, inner, value)
 
@@ -76,7 +80,9 @@ class _Reader:
         try:
             value: Any = self.values.construct_object(node, deep=True)
         except yaml.YAMLError as error:
-            self.problems.append(Problem(self._where(key), f"its value is not readable: {getattr(error, 'problem', error)}"))
+            self.problems.append(
+                Problem(self._where(key), f"its value is not readable: {getattr(error, 'problem', error)}")
+            )
             return
         self.given.append(Given(name, value, self._where(key)))
 

@@ -25,7 +25,10 @@ line wins over files.
 LIBRARIES = {
     "sglang": ("SGLang", "--sglang-<option> for any option of the installed SGLang server"),
     "router": ("sglang-router", "--router-<option> for any option of the installed sglang-router"),
-    "megatron": ("Megatron-core", "any field of the installed Megatron-core's configs by its own name, e.g. --recompute-granularity"),
+    "megatron": (
+        "Megatron-core",
+        "any field of the installed Megatron-core's configs by its own name, e.g. --recompute-granularity",
+    ),
 }
 
 
@@ -46,7 +49,9 @@ def _topic(topic: str, width: int) -> Iterator[str]:
     elif name in LIBRARIES:
         yield from _library(name, width)
     else:
-        found = {option.full_name: option for option in [*catalogue.OWN.values(), *_everything()] if name in option.full_name}
+        found = {
+            option.full_name: option for option in [*catalogue.OWN.values(), *_everything()] if name in option.full_name
+        }
         yield from _table(found.values(), width)
         if not found:
             yield f"No option has {topic!r} in its name. Sections: {', '.join(SECTIONS)}; libraries: {', '.join(LIBRARIES)}."
@@ -96,7 +101,9 @@ def _table(options: Iterable[Option], width: int) -> Iterator[str]:
         left = f"  {usage(option)}"
         lines = textwrap.wrap(f"{option.help} [{default_text(option)}]".strip(), width - column)
         if len(left) >= column:
-            yield from textwrap.wrap(left, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
+            yield from textwrap.wrap(
+                left, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+            )
             left = ""
         for line in lines:
             yield f"{left:{column}}{line}"
@@ -107,7 +114,13 @@ def usage(option: Option) -> str:
     """--lr X · --colocate · --no-bf16 · --offload-train | --no-offload-train · --rollout-stop TEXT ..."""
     negative = "--no-" + option.flag.removeprefix("--")
     if option.is_switch:
-        return negative if option.default is True else option.flag if option.default is False else f"{option.flag} | {negative}"
+        return (
+            negative
+            if option.default is True
+            else option.flag
+            if option.default is False
+            else f"{option.flag} | {negative}"
+        )
     return f"{option.flag} {option.unit}" + (" ..." if option.is_list else "")
 
 

@@ -11,14 +11,14 @@ NOT_YET = frozenset(
     update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
     update-weights-interval keep-old-actor
-    custom-model-provider-path recompute-loss-function log-probs-chunk-size only-train-params-name-list
+    custom-model-provider-path recompute-loss-function only-train-params-name-list
     freeze-params-name-list megatron-config-path allgather-cp enable-mtp-training
     model-name over-sampling-batch-size dynamic-sampling-filter-path partial-rollout mask-offpolicy-in-partial-rollout
     buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier loss-mask-type
     use-fault-tolerance
     disable-rollout-global-dataset multimodal-keys start-rollout-id balance-by-flops log-probs-max-tokens-per-gpu
     eval-config
-    ref-ckpt-step load save async-save no-save-optim ref-update-interval use-unbiased-kl gamma lambd
+    ref-ckpt-step load save async-save no-save-optim ref-update-interval gamma lambd
     custom-loss-function-path use-rollout-entropy disable-compute-advantages-and-returns custom-advantage-function-path
     get-mismatch-metrics reset-optimizer-states use-tis tis-clip tis-clip-low custom-tis-function-path
     custom-pg-loss-reducer-function-path use-routing-replay use-rollout-routing-replay use-opsm opsm-delta

@@ -18,7 +18,7 @@ from slime.config.derive import derive
 from slime.config.errors import ConfigError, Problem
 from slime.config.known_names import NOT_YET_VALUES
 from slime.config.option import REQUIRED
-from slime.config.rules import broken_rules
+from slime.config.rules import COHERENCE
 from slime.config.section import FrozenDict
 from slime.config.sections import SECTIONS
 
@@ -66,7 +66,7 @@ def resolve(line: CommandLine) -> Resolution:
 
     values, unsound = _parse(current, problems)
     config = _assemble(values, unsound)
-    problems += broken_rules(config, unsound)
+    problems += COHERENCE.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
 
 
@@ -100,7 +100,9 @@ def _parse(given: Iterable[Given], problems: list[Problem]) -> tuple[dict[tuple[
 
 
 def _assemble(values: dict[tuple[str, str], Any], unsound: set[str]) -> Config:
-    own = {name: o.default for name, o in catalogue.OWN.items()} | {name: v for (family, name), v in values.items() if not family}
+    own = {name: o.default for name, o in catalogue.OWN.items()} | {
+        name: v for (family, name), v in values.items() if not family
+    }
     own = derive(own, unsound)
     sections = {title: cls.model_construct(**{n: own[n] for n in cls.model_fields}) for title, cls in SECTIONS.items()}
     passed = {

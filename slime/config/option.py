@@ -19,7 +19,13 @@ from slime.config.section import Section, Trait, Unit
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "required"})()
 _CONFIG = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=True)
-_EXPECTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "a text", "dict": "a JSON object"}
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text",
+    "dict": "a JSON object",
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,12 @@ class Option:
 
     @property
     def choices(self) -> list[str]:
-        return [str(choice) for kind in self._members if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
+        return [
+            str(choice)
+            for kind in self._members
+            if typing.get_origin(kind) is Literal
+            for choice in typing.get_args(kind)
+        ]
 
     @property
     def unit(self) -> str:
@@ -98,12 +109,14 @@ class Option:
     def _in_words(self, error: ValidationError, value: Any) -> str:
         detail = error.errors(include_url=False)[0]
         kind, context = detail["type"], detail.get("ctx", {})
-        shown = "" if self.secret or isinstance(detail["input"], dict) else f"{detail['input']!r} "
+        shown = "" if self.secret or self.unit == "JSON" else f"{detail['input']!r} "  # JSON may hold secrets, too
         if self.choices:
             return f"{shown}is none of {', '.join(self.choices)}"
         match kind:
             case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
-                sign = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}[kind]
+                sign = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}[
+                    kind
+                ]
                 return f"{shown}is out of range: must be {sign} {next(iter(context.values()))}"
             case "value_error":
                 return f"{shown}is {context['error']}"

@@ -30,13 +30,17 @@ def describe(config: Config, model: Architecture | None) -> str:
     for label, texts in entries:
         for n, text in enumerate(texts):
             start = f"{label if n == 0 else '':{_LABEL}}"
-            lines += textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=" " * (_LABEL + 2), break_long_words=False)
+            lines += textwrap.wrap(
+                text, WIDTH, initial_indent=start, subsequent_indent=" " * (_LABEL + 2), break_long_words=False
+            )
     return "\n".join(lines)
 
 
 def data_parallel_size(c: Config) -> int:
-    return c.actor_num_nodes * c.actor_num_gpus_per_node // (
-        c.tensor_model_parallel_size * c.pipeline_model_parallel_size * c.context_parallel_size
+    return (
+        c.actor_num_nodes
+        * c.actor_num_gpus_per_node
+        // (c.tensor_model_parallel_size * c.pipeline_model_parallel_size * c.context_parallel_size)
     )
 
 
@@ -44,7 +48,11 @@ def _model(c: Config, model: Architecture | None) -> Iterator[str]:
     if model is None:
         return
     total, used = model.parameters
-    experts = f", {model['num_experts']} experts of which a token visits {model['moe_router_topk']}" if "num_experts" in model else ""
+    experts = (
+        f", {model['num_experts']} experts of which a token visits {model['moe_router_topk']}"
+        if "num_experts" in model
+        else ""
+    )
     size = f"{_amount(total)} parameters" + (f", {_amount(used)} of them for each token" if used != total else "")
     yield (
         f"{model.model_type}: {model['num_layers']} layers, hidden {model['hidden_size']}, {model['num_attention_heads']} heads"
@@ -83,7 +91,9 @@ def _engines(c: Config) -> Iterator[str]:
     if not c.colocate or c.debug_rollout_only:
         yield f"{shape} on {_count(devices, 'device')} of their own, {_count(devices + (0 if c.debug_rollout_only else world), 'device')} in all"
     else:
-        yield f"{shape} on the training devices, in turns with training" + (f", and {devices - world} more" if devices > world else "")
+        yield f"{shape} on the training devices, in turns with training" + (
+            f", and {devices - world} more" if devices > world else ""
+        )
         yield ", ".join(f"engine {n}: {_span('rank', n * size, size)}" for n in range(min(count, world // size, 4))) + (
             ", ..." if count > 4 else ""
         )
@@ -157,7 +167,9 @@ def _run(c: Config) -> Iterator[str]:
     if c.async_depth:
         yield "the next rollout is generated while one is trained on, by weights one update older"
     if c.save_hf:
-        yield f"saved to {c.save_hf} at the end" + (f" and every {_count(c.save_interval, 'rollout')}" if c.save_interval else "")
+        yield f"saved to {c.save_hf} at the end" + (
+            f" and every {_count(c.save_interval, 'rollout')}" if c.save_interval else ""
+        )
 
 
 def _eval(c: Config) -> Iterator[str]:
@@ -186,7 +198,11 @@ def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
     longest = (c.rollout_max_prompt_len or 0) + (c.rollout_max_response_len or 0)
     if c.use_dynamic_batch_size and c.max_tokens_per_gpu * c.context_parallel_size < longest:
         yield f"A sample of the greatest length, {longest:,} tokens, exceeds a micro-batch and will be alone in one."
-    if model and (limit := model.get("max_position_embeddings")) and max(longest, c.rollout_max_context_len or 0) > limit:
+    if (
+        model
+        and (limit := model.get("max_position_embeddings"))
+        and max(longest, c.rollout_max_context_len or 0) > limit
+    ):
         yield f"The model was made for at most {limit:,} tokens (max_position_embeddings)."
 
 

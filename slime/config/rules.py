@@ -1,7 +1,5 @@
-"""Rules between options: what is given must fit together. Nothing but options is looked at here (see start.py).
-
-Each rule names the options it reads. It is left out when one of those has a problem of its own, so that no problem is told
-that is only the consequence of another.
+"""Rules between options: what is given must fit together. Only options are looked at here, and only what they say: what a
+run lacks is completeness.py's business, the files that options name are disk.py's.
 """
 
 from __future__ import annotations
@@ -12,19 +10,28 @@ from slime.config.config import Config
 from slime.config.errors import Problem
 
 Rule = Callable[[Config], Iterator[Problem]]
-_RULES: list[tuple[frozenset[str], Rule]] = []
 
 
-def reads(*options: str) -> Callable[[Rule], Rule]:
-    def add(rule: Rule) -> Rule:
-        _RULES.append((frozenset(options), rule))
-        return rule
+class Rules:
+    """Each rule names the options it reads. It is left out when one of those has a problem of its own, so that no problem
+    is told that is only the consequence of another."""
 
-    return add
+    def __init__(self) -> None:
+        self._rules: list[tuple[frozenset[str], Rule]] = []
+
+    def reads(self, *options: str) -> Callable[[Rule], Rule]:
+        def add(rule: Rule) -> Rule:
+            self._rules.append((frozenset(options), rule))
+            return rule
+
+        return add
+
+    def broken(self, config: Config, unsound: set[str]) -> list[Problem]:
+        return [problem for options, rule in self._rules if not options & unsound for problem in rule(config)]
 
 
-def broken_rules(config: Config, unsound: set[str]) -> list[Problem]:
-    return [problem for options, rule in _RULES if not options & unsound for problem in rule(config)]
+COHERENCE = Rules()
+reads = COHERENCE.reads
 
 
 @reads("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
@@ -60,7 +67,9 @@ def _save_template_is_a_template(c: Config) -> Iterator[Problem]:
     try:
         (c.save_hf or "").format(rollout_id=0)
     except (KeyError, IndexError, ValueError):
-        yield Problem("--save-hf", f"{c.save_hf!r} has a placeholder other than {{rollout_id}}", "only {rollout_id} is filled in")
+        yield Problem(
+            "--save-hf", f"{c.save_hf!r} has a placeholder other than {{rollout_id}}", "only {rollout_id} is filled in"
+        )
 
 
 @reads("eval_interval", "eval_prompt_data", "eval_function_path", "rollout_function_path")
@@ -75,7 +84,9 @@ def _eval_has_data(c: Config) -> Iterator[Problem]:
             "e.g. --eval-prompt-data held-out data/eval.jsonl",
         )
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Problem("--eval-prompt-data", f"the name {name!r} is given twice", "metrics are told apart by it: choose another")
+        yield Problem(
+            "--eval-prompt-data", f"the name {name!r} is given twice", "metrics are told apart by it: choose another"
+        )
 
 
 @reads("use_kl_loss", "kl_coef", "ref_load")
@@ -88,7 +99,9 @@ def _kl_has_a_reference(c: Config) -> Iterator[Problem]:
 @reads("kl_coef", "kl_loss_coef")
 def _kl_counts_once(c: Config) -> Iterator[Problem]:
     if c.kl_coef and c.kl_loss_coef:
-        yield Problem("--kl-coef, --kl-loss-coef", "exclude each other: the KL would count twice", "set one of them to 0")
+        yield Problem(
+            "--kl-coef, --kl-loss-coef", "exclude each other: the KL would count twice", "set one of them to 0"
+        )
 
 
 @reads("lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "lr_decay_iters")
@@ -97,7 +110,9 @@ def _learning_rate_decays(c: Config) -> Iterator[Problem]:
         yield Problem("--min-lr", f"{c.min_lr} is above --lr {c.lr}", "the rate decays from lr to min-lr")
     if c.lr_decay_iters is not None and c.lr_warmup_iters >= c.lr_decay_iters:
         yield Problem(
-            "--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of --lr-decay-iters {c.lr_decay_iters}", "warm-up is part of it"
+            "--lr-warmup-iters",
+            f"{c.lr_warmup_iters} leaves nothing of --lr-decay-iters {c.lr_decay_iters}",
+            "warm-up is part of it",
         )
 
 
@@ -153,7 +168,9 @@ def _engines_fill_their_devices(c: Config) -> Iterator[Problem]:
     size, node = c.rollout_num_gpus_per_engine, c.num_gpus_per_node
     if c.rollout_num_gpus and c.rollout_num_gpus % size:
         yield Problem(
-            "--rollout-num-gpus-per-engine", f"{size} does not divide --rollout-num-gpus {c.rollout_num_gpus}", _divisors(c.rollout_num_gpus)
+            "--rollout-num-gpus-per-engine",
+            f"{size} does not divide --rollout-num-gpus {c.rollout_num_gpus}",
+            _divisors(c.rollout_num_gpus),
         )
     if max(size, node) % min(size, node):
         yield Problem(
@@ -173,11 +190,21 @@ def _ranks_divide(c: Config) -> Iterator[Problem]:
     ep, etp = c.expert_model_parallel_size, c.expert_tensor_parallel_size
     where = "--actor-num-nodes x --actor-num-gpus-per-node"
     if world % (tp * pp * cp):
-        yield Problem(where, f"{world} ranks are not a multiple of TP {tp} x PP {pp} x CP {cp} = {tp * pp * cp}", _divisors(world))
+        yield Problem(
+            where, f"{world} ranks are not a multiple of TP {tp} x PP {pp} x CP {cp} = {tp * pp * cp}", _divisors(world)
+        )
     elif world % (ep * etp * pp):
-        yield Problem(where, f"{world} ranks are not a multiple of EP {ep} x ETP {etp} x PP {pp} = {ep * etp * pp}", _divisors(world))
+        yield Problem(
+            where,
+            f"{world} ranks are not a multiple of EP {ep} x ETP {etp} x PP {pp} = {ep * etp * pp}",
+            _divisors(world),
+        )
     if ep > 1 and tp > 1 and not c.sequence_parallel:
-        yield Problem("--expert-model-parallel-size", "together with tensor parallelism needs sequence parallelism", "add --sequence-parallel")
+        yield Problem(
+            "--expert-model-parallel-size",
+            "together with tensor parallelism needs sequence parallelism",
+            "add --sequence-parallel",
+        )
 
 
 def _divisors(number: int) -> str:

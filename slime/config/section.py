@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,7 +16,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 def is_secret(key: str) -> bool:
     """Whether a key of a library's options or of an environment names something that must not be shown: api_key, HF_TOKEN."""
-    return re.search(r"(^|_)(api_?keys?|key|password|secret|(?<!first_)(?<!per_)token|(db|redis)_url)$", key, re.IGNORECASE) is not None
+    return (
+        re.search(
+            r"(^|_)(api_?keys?|key|password|secret|(?<!first_)(?<!per_)token|(db|redis)_url)$", key, re.IGNORECASE
+        )
+        is not None
+    )
 
 
 class FrozenDict(dict):
@@ -38,7 +42,9 @@ class FrozenDict(dict):
 class Section(BaseModel):
     """A group of options. The first line of the docstring is its title in --help; the rest introduces it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", coerce_numbers_to_str=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,9 @@ class Unit:
 
 def as_size(value: Any) -> Any:
     """'512MiB', '2 GB' or plain bytes -> bytes."""
-    if not isinstance(value, str) or not (match := re.fullmatch(r"\s*([\d.]+)\s*([KMGT])(i?)B?\s*", value, re.IGNORECASE)):
+    if not isinstance(value, str) or not (
+        match := re.fullmatch(r"\s*([\d.]+)\s*([KMGT])(i?)B?\s*", value, re.IGNORECASE)
+    ):
         return value
     number, letter, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** ("KMGT".index(letter.upper()) + 1))

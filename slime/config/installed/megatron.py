@@ -32,7 +32,9 @@ def read() -> dict[str, Option]:
     """Name -> option; the names of Megatron's command line that differ lead to the same option. Raises NotInstalled."""
     root = source.package("megatron", "core/transformer/transformer_config.py") / "core"
     enums = source.classes(source.parse(root / "transformer/enums.py"))
-    known = source.BASIC_TYPES | {"dtype": _DTYPES} | {name: _members(cls) for name, cls in enums.items() if _members(cls)}
+    known = (
+        source.BASIC_TYPES | {"dtype": _DTYPES} | {name: _members(cls) for name, cls in enums.items() if _members(cls)}
+    )
     options: dict[str, Option] = {}
     for file, wanted in CLASSES.items():
         found = source.classes(source.parse(root / file))
@@ -71,5 +73,9 @@ def _other_names(value: ast.AST | None) -> Iterator[str]:
 
 
 def _members(cls: ast.ClassDef) -> Any:
-    names = [node.targets[0].id for node in cls.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    names = [
+        node.targets[0].id
+        for node in cls.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    ]
     return Literal[tuple(names)] if names else None

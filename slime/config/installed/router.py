@@ -18,7 +18,11 @@ RESERVED = {
 def read() -> dict[str, Option]:
     """Name -> option. Raises NotInstalled."""
     tree = source.parse(source.package("sglang_router", "router_args.py") / "router_args.py")
-    fields = {node.target.id: node.value for node in source.classes(tree)["RouterArgs"].body if isinstance(node, ast.AnnAssign)}
+    fields = {
+        node.target.id: node.value
+        for node in source.classes(tree)["RouterArgs"].body
+        if isinstance(node, ast.AnnAssign)
+    }
     defaults = {}
     for name, value in fields.items():
         try:
@@ -28,11 +32,18 @@ def read() -> dict[str, Option]:
     options = {}
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         match call:
-            case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.JoinedStr(values=[*_, ast.Constant(value=str(tail))]), *_]):
+            case ast.Call(
+                func=ast.Attribute(attr="add_argument"),
+                args=[ast.JoinedStr(values=[*_, ast.Constant(value=str(tail))]), *_],
+            ):
                 name = tail.replace("-", "_")
                 words = {word.arg: word.value for word in call.keywords}
                 options[name] = Option(
-                    name, _type(words), _default(name, words, defaults), source.read_text(words.get("help")), family="router"
+                    name,
+                    _type(words),
+                    _default(name, words, defaults),
+                    source.read_text(words.get("help")),
+                    family="router",
                 )
     return options
 

@@ -100,10 +100,17 @@ def _added_by_hand(file: Path, fields: dict[str, ast.AnnAssign]) -> Iterator[tup
             continue
         words = {word.arg: word.value for word in call.keywords}
         action = ast.unparse(words["action"]) if "action" in words else ""
-        kind = bool if "StoreTrue" in action or "store_true" in action else source.limited(str | None, words.get("choices"))
+        kind = (
+            bool
+            if "StoreTrue" in action or "store_true" in action
+            else source.limited(str | None, words.get("choices"))
+        )
         name = _name(source.read_value(call.args[0]))
         default, shown = _default(fields.get(name))
-        yield name, Option(name, kind, default, source.read_text(words.get("help")), family="sglang", shown_default=shown)
+        yield (
+            name,
+            Option(name, kind, default, source.read_text(words.get("help")), family="sglang", shown_default=shown),
+        )
 
 
 def _name(flag: str) -> str:

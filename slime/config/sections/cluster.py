@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from slime.config.section import Bytes, Count, FrozenDict, Json, Minutes, Section, option
+from slime.config.section import Bytes, Count, FrozenDict, Index, Json, Minutes, Section, option
 
 
 class Cluster(Section):
@@ -13,8 +13,10 @@ class Cluster(Section):
     """
 
     actor_num_nodes: Count = option(1, "Nodes that train.")
-    actor_num_gpus_per_node: Count = option(8, "Training devices on each of these nodes; nodes x devices = training ranks.")
-    rollout_num_gpus: Count | None = option(
+    actor_num_gpus_per_node: Count = option(
+        8, "Training devices on each of these nodes; nodes x devices = training ranks."
+    )
+    rollout_num_gpus: Index | None = option(
         None, "Devices that generate, over all nodes.", derived="the training devices when colocated, else required"
     )
     rollout_num_gpus_per_engine: Count = option(
@@ -26,7 +28,9 @@ class Cluster(Section):
         "Devices that a machine without GPUs counts as having, one process each; more than its cores is allowed and slow.",
         derived="the number of cores",
     )
-    colocate: bool = option(False, "Train and generate on the same devices in turns, instead of on separate ones at once.")
+    colocate: bool = option(
+        False, "Train and generate on the same devices in turns, instead of on separate ones at once."
+    )
     offload: bool = option(False, "Short for --offload-train --offload-rollout.")
     offload_train: bool | None = option(
         None, "Move the trainer's weights and optimizer state off the devices while generating.", derived="--colocate"
@@ -52,5 +56,6 @@ class Cluster(Section):
         512 * 1024**2, "Weights are sent in buckets of this size; larger is faster and takes this much more memory."
     )
     check_weight_update_equal: bool = option(
-        False, "After each sync compare checksums of the trainer's and of the engines' weights; a difference stops the run."
+        False,
+        "After each sync compare checksums of the trainer's and of the engines' weights; a difference stops the run.",
     )

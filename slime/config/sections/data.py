@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from pydantic import Field
-from typing import Annotated
-
 from slime.config.section import Count, FrozenDict, Hook, Index, Json, Paths, Section, Tokens, option, required
 
 
@@ -20,7 +17,9 @@ class Data(Section):
     label_key: str | None = option(None, "Key of the label that the reward compares with.")
     metadata_key: str = option("metadata", "Key of a dict that is handed on to hooks and rewards.")
     tool_key: str = option("tools", "Key of the tool definitions for the chat template.")
-    apply_chat_template: bool = option(False, "Render prompts by the tokenizer's chat template; a text becomes a user message.")
+    apply_chat_template: bool = option(
+        False, "Render prompts by the tokenizer's chat template; a text becomes a user message."
+    )
     apply_chat_template_kwargs: Json = option(
         FrozenDict(), "Further arguments of the chat template, e.g. '{\"enable_thinking\": false}'."
     )
@@ -34,7 +33,9 @@ class Batches(Section):
     prompts x samples of a rollout = optimizer steps x global batch.
     """
 
-    num_rollout: Count | None = option(None, "Rollouts of the run; each is generated, trained on and synced.", derived="--num-epoch")
+    num_rollout: Count | None = option(
+        None, "Rollouts of the run; each is generated, trained on and synced.", derived="--num-epoch"
+    )
     num_epoch: Count | None = option(None, "Passes over the prompts, instead of --num-rollout.")
     rollout_batch_size: Count = required("Prompts of one rollout.")
     n_samples_per_prompt: Count = option(1, "Responses sampled for each prompt: the group that GRPO compares.")
@@ -51,4 +52,6 @@ class Batches(Section):
     max_tokens_per_gpu: Tokens | None = option(
         None, "Tokens of one packed micro-batch on one device. A longer sample is alone in its micro-batch."
     )
-    balance_data: bool = option(False, "Divide samples among data-parallel ranks by tokens, so that none waits for another.")
+    balance_data: bool = option(
+        False, "Divide samples among data-parallel ranks by tokens, so that none waits for another."
+    )

@@ -12,7 +12,9 @@ class Logging(Section):
     """
 
     use_wandb: bool = option(False, "Send metrics to Weights & Biases.")
-    wandb_mode: Literal["online", "offline", "disabled"] | None = option(None, "offline writes into --wandb-dir for a later `wandb sync`.", derived="WANDB_MODE, or online")
+    wandb_mode: Literal["online", "offline", "disabled"] | None = option(
+        None, "offline writes into --wandb-dir for a later `wandb sync`.", derived="WANDB_MODE, or online"
+    )
     wandb_dir: Path | None = option(None, "Directory of wandb's files.", derived="the run directory")
     wandb_key: str | None = option(None, "API key.", derived="WANDB_API_KEY, or the login on this machine", secret=True)
     wandb_host: str | None = option(None, "Server, where it is not the public one.")

@@ -16,12 +16,16 @@ class Rollout(Section):
     rollout_temperature: Positive = option(1.0, "Sampling temperature.")
     rollout_top_p: TopP = option(1.0, "Sample from the smallest set of tokens with this much probability.")
     rollout_top_k: TopK = option(-1, "Sample from this many of the most probable tokens; -1: from all.")
-    rollout_max_response_len: Tokens | None = option(None, "Longest response; a longer one is cut and counts as truncated.")
+    rollout_max_response_len: Tokens | None = option(
+        None, "Longest response; a longer one is cut and counts as truncated."
+    )
     rollout_max_prompt_len: Tokens | None = option(None, "Longer prompts are left out, and counted.")
     rollout_max_context_len: Tokens | None = option(None, "Longest prompt and response together.")
     rollout_stop: Strings = option((), "Texts that end a response.")
     rollout_stop_token_ids: Integers = option((), "Token ids that end a response.")
-    rollout_skip_special_tokens: bool = option(False, "Leave special tokens out of the response text (not of its tokens).")
+    rollout_skip_special_tokens: bool = option(
+        False, "Leave special tokens out of the response text (not of its tokens)."
+    )
     rollout_function_path: Hook | None = option(
         None,
         "generate_rollout(args, rollout_id, data_source, evaluation=False): replaces the whole rollout.",
@@ -54,7 +58,8 @@ class Reward(Section):
     """Reward"""
 
     rm_type: Literal["exact_match", "random"] | None = option(
-        None, "Built-in grader. exact_match: the answer, without its thinking, equals the label. random: 0 or 1, by chance."
+        None,
+        "Built-in grader. exact_match: the answer, without its thinking, equals the label. random: 0 or 1, by chance.",
     )
     custom_rm_path: Hook | None = option(None, "async reward(args, sample) -> float | dict: replaces --rm-type.")
     group_rm: bool = option(False, "Give --custom-rm-path all samples of a prompt at once; it returns a list.")
@@ -72,9 +77,13 @@ class Eval(Section):
     """
 
     eval_interval: Count | None = option(None, "Rollouts between two evals. Unset: no eval.")
-    eval_prompt_data: Paths = option((), "Data sets, as pairs of name and path: --eval-prompt-data gsm gsm.jsonl aime aime.parquet.")
+    eval_prompt_data: Paths = option(
+        (), "Data sets, as pairs of name and path: --eval-prompt-data gsm gsm.jsonl aime aime.parquet."
+    )
     skip_eval_before_train: bool = option(False, "No eval before the first rollout.")
-    eval_function_path: Hook | None = option(None, "Replaces the evaluation; same signature as the rollout function.", derived="--rollout-function-path")
+    eval_function_path: Hook | None = option(
+        None, "Replaces the evaluation; same signature as the rollout function.", derived="--rollout-function-path"
+    )
     n_samples_per_eval_prompt: Count = option(1, "Responses for each eval prompt; more than one gives pass@k.")
     eval_input_key: str | None = option(None, "Key of the prompt.", derived="--input-key")
     eval_label_key: str | None = option(None, "Key of the label.", derived="--label-key")
@@ -86,7 +95,9 @@ class Eval(Section):
     eval_top_k: TopK | None = option(None, "As --rollout-top-k.", derived="--rollout-top-k")
     eval_max_response_len: Tokens | None = option(None, "Longest response.", derived="--rollout-max-response-len")
     eval_max_prompt_len: Tokens | None = option(None, "Longest prompt.", derived="--rollout-max-prompt-len")
-    eval_max_context_len: Tokens | None = option(None, "Longest prompt and response.", derived="--rollout-max-context-len")
+    eval_max_context_len: Tokens | None = option(
+        None, "Longest prompt and response.", derived="--rollout-max-context-len"
+    )
     eval_min_new_tokens: Tokens | None = option(None, "Shortest response.")
 
     @property

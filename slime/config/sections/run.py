@@ -13,7 +13,11 @@ class Run(Section):
     Where the run's files go, what it runs on, and how far rollout may be ahead of training.
     """
 
-    run_name: str | None = option(None, "Name of the run: its directory under runs/ and its name in the trackers.", derived="date and time of the start")
+    run_name: str | None = option(
+        None,
+        "Name of the run: its directory under runs/ and its name in the trackers.",
+        derived="date and time of the start",
+    )
     run_dir: Path | None = option(
         None,
         "Directory of everything the run writes: config.yaml, metrics.jsonl, logs/. It must not hold another run.",

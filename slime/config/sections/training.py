@@ -21,11 +21,14 @@ class Parallel(Section):
         None, "ETP: ranks that share an expert's matrices.", derived="--tensor-model-parallel-size"
     )
     sequence_parallel: bool = option(
-        False, "Divide the activations between the matrices of a layer along the sequence as well; saves memory under TP."
+        False,
+        "Divide the activations between the matrices of a layer along the sequence as well; saves memory under TP.",
     )
     use_distributed_optimizer: bool = option(True, "Divide the optimizer state among the data-parallel ranks.")
     transformer_impl: Literal["local", "transformer_engine"] | None = option(
-        None, "Megatron's layers in plain PyTorch, or in Transformer Engine.", derived="local on a CPU, else transformer_engine"
+        None,
+        "Megatron's layers in plain PyTorch, or in Transformer Engine.",
+        derived="local on a CPU, else transformer_engine",
     )
 
 
@@ -35,7 +38,9 @@ class Optimizer(Section):
     optimizer: Literal["adam"] = option("adam", "AdamW, with weight decay outside of the gradient.")
     lr: NonNegative = option(1e-6, "Learning rate, after warm-up.")
     min_lr: NonNegative = option(0.0, "Learning rate at the end of the decay.")
-    lr_decay_style: Literal["constant", "linear", "cosine"] = option("constant", "Shape of the decay from lr to min-lr.")
+    lr_decay_style: Literal["constant", "linear", "cosine"] = option(
+        "constant", "Shape of the decay from lr to min-lr."
+    )
     lr_warmup_iters: Index = option(0, "Optimizer steps in which the learning rate rises linearly from 0.")
     lr_decay_iters: Count | None = option(
         None, "Optimizer steps, warm-up included, until min-lr.", derived="all optimizer steps of the run"
@@ -44,7 +49,9 @@ class Optimizer(Section):
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = option(0.9, "Decay of Adam's mean of the gradient.")
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = option(0.999, "Decay of Adam's mean of the squared gradient.")
     adam_eps: Positive = option(1e-8, "Added to the root in Adam's denominator.")
-    clip_grad: NonNegative = option(1.0, "Largest global norm of the gradient; a larger one is scaled down. 0: no limit.")
+    clip_grad: NonNegative = option(
+        1.0, "Largest global norm of the gradient; a larger one is scaled down. 0: no limit."
+    )
     bf16: bool = option(True, "Train in bfloat16 with float32 master weights. --no-bf16: float32 throughout.")
     seed: Index = option(1234, "Seed of the training processes.")
     log_probs_chunk_size: Annotated[int, Field(ge=-1)] = option(

@@ -1,6 +1,6 @@
-"""What a run needs before it can start: that nothing is missing, and that the files it names are there and fit.
+"""The files that options name: whether they are there, and whether model and options fit each other.
 
-Invariant: files are opened only as far as needed to say that they are what they should be; nothing is loaded.
+Invariant: a file is opened only as far as needed to say that it is what it should be; nothing is loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from slime.config import architecture
 from slime.config.architecture import Architecture
 from slime.config.config import Config
-from slime.config.derive import ROLLOUT_FUNCTIONS
 from slime.config.errors import Problem
 from slime.config.sections import ModelArgs
 
@@ -21,57 +20,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer
 PROMPT_FILES = (".jsonl", ".parquet")
 
 
-def missing_parts(config: Config, unsound: set[str]) -> list[Problem]:
-    """Options without which nothing sensible would happen, each of which has no default that could be guessed."""
-    c = config
-    own_rollout = c.rollout_function_path not in ROLLOUT_FUNCTIONS.values()
-    trains_by_rl = c.loss_type == "policy_loss" and not own_rollout
-    checks = [
-        (
-            c.num_rollout is None and c.num_epoch is None,
-            {"num_rollout", "num_epoch"},
-            Problem("--num-rollout", "is missing: how long should the run be?", "give --num-rollout N or --num-epoch N"),
-        ),
-        (
-            not c.prompt_data and c.data_source_path is None and not own_rollout,
-            {"prompt_data", "data_source_path"},
-            Problem("--prompt-data", "is missing: there is nothing to train on", "name a prompt file, .jsonl or .parquet"),
-        ),
-        (
-            c.loss_type == "policy_loss" and c.rollout_num_gpus is None,
-            {"rollout_num_gpus"},
-            Problem(
-                "--rollout-num-gpus",
-                "is missing: how many devices generate?",
-                "give a number of further devices, or --colocate to generate on those that train",
-            ),
-        ),
-        (
-            trains_by_rl and not (c.rm_type or c.custom_rm_path or c.custom_generate_function_path),
-            {"rm_type", "custom_rm_path", "custom_generate_function_path"},
-            Problem("--rm-type", "is missing: nothing would grade the responses", "give --rm-type or --custom-rm-path"),
-        ),
-        (
-            trains_by_rl and c.rollout_max_response_len is None and c.rollout_max_context_len is None,
-            {"rollout_max_response_len", "rollout_max_context_len"},
-            Problem(
-                "--rollout-max-response-len", "is missing: SGLang would cut every response at 128 tokens", "e.g. 8192"
-            ),
-        ),
-        (
-            trains_by_rl and c.n_samples_per_prompt == 1 and not (c.disable_rewards_normalization or c.debug_rollout_only),
-            {"n_samples_per_prompt", "disable_rewards_normalization"},
-            Problem(
-                "--n-samples-per-prompt",
-                f"1 leaves {c.advantage_estimator} nothing to compare: every advantage would be 0",
-                "give at least 2, or take rewards as they are: --disable-rewards-normalization",
-            ),
-        ),
-    ]
-    return [problem for broken, options, problem in checks if broken and not options & unsound]
-
-
-def check_files(config: Config, unsound: set[str], *, weights: bool) -> tuple[list[Problem], list[str], Architecture | None]:
+def check_files(
+    config: Config, unsound: set[str], *, weights: bool
+) -> tuple[list[Problem], list[str], Architecture | None]:
     """Problems and notes about the files that options name, and the model's architecture.
 
     Without `weights` a checkpoint may consist of its config.json alone; what it lacks is then only noted.
@@ -83,7 +34,9 @@ def check_files(config: Config, unsound: set[str], *, weights: bool) -> tuple[li
         directory = getattr(config, option)
         if option in unsound or directory is None or (option == "ref_load" and directory == config.hf_checkpoint):
             continue
-        found, lacking, read = _checkpoint("--" + option.replace("_", "-"), Path(directory), tokenizer=option == "hf_checkpoint")
+        found, lacking, read = _checkpoint(
+            "--" + option.replace("_", "-"), Path(directory), tokenizer=option == "hf_checkpoint"
+        )
         problems += found
         lacks += lacking
         if option == "hf_checkpoint":
@@ -100,19 +53,39 @@ def check_files(config: Config, unsound: set[str], *, weights: bool) -> tuple[li
     return problems, [f"{lack.where}: {lack.what}; a run could not start." for lack in lacks], model
 
 
-def _checkpoint(option: str, directory: Path, *, tokenizer: bool) -> tuple[list[Problem], list[Problem], Architecture | None]:
+def _checkpoint(
+    option: str, directory: Path, *, tokenizer: bool
+) -> tuple[list[Problem], list[Problem], Architecture | None]:
     """(what is wrong, what is merely not there yet, the architecture)"""
     if not directory.is_dir():
         looks_like_a_name = re.fullmatch(r"[\w.-]+/[\w.-]+", str(directory)) is not None
-        fix = f"download it first, e.g.: hf download {directory} --local-dir {directory.name}" if looks_like_a_name else "name a directory with config.json, safetensors and tokenizer"
+        fix = (
+            f"download it first, e.g.: hf download {directory} --local-dir {directory.name}"
+            if looks_like_a_name
+            else "name a directory with config.json, safetensors and tokenizer"
+        )
         return [Problem(option, f"there is no directory {directory}", fix)], [], None
     try:
         model = architecture.read(directory)
     except ValueError as error:
-        return [Problem(option, f"{directory} is not a Hugging Face model: {error}", "name the directory that holds config.json")], [], None
+        return (
+            [
+                Problem(
+                    option,
+                    f"{directory} is not a Hugging Face model: {error}",
+                    "name the directory that holds config.json",
+                )
+            ],
+            [],
+            None,
+        )
     lacking = [Problem(option, problem, "download the whole model") for problem in _missing_weights(directory)]
     if tokenizer and not any((directory / name).exists() for name in TOKENIZER_FILES):
-        lacking.append(Problem(option, f"{directory} has no tokenizer ({', '.join(TOKENIZER_FILES[:2])})", "download the whole model"))
+        lacking.append(
+            Problem(
+                option, f"{directory} has no tokenizer ({', '.join(TOKENIZER_FILES[:2])})", "download the whole model"
+            )
+        )
     return [], lacking, model
 
 
@@ -134,7 +107,11 @@ def _missing_weights(directory: Path) -> Iterator[str]:
 def _stated_architecture(config: Config, model: Architecture) -> list[Problem]:
     stated = {name: value for name in ModelArgs.model_fields if (value := getattr(config, name)) is not None}
     return [
-        Problem("--" + name.replace("_", "-"), f"states {value}, but config.json says {actual}", "leave it out: config.json is what counts")
+        Problem(
+            "--" + name.replace("_", "-"),
+            f"states {value}, but config.json says {actual}",
+            "leave it out: config.json is what counts",
+        )
         for name, value, actual in architecture.differences(stated, model)
     ]
 
@@ -144,7 +121,11 @@ def _model_divides(c: Config, model: Architecture, unsound: set[str]) -> Iterato
     tp, pp, ep, engine = (
         c.tensor_model_parallel_size, c.pipeline_model_parallel_size, c.expert_model_parallel_size, c.rollout_num_gpus_per_engine,
     )  # fmt: skip
-    uneven = {"num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout"}
+    uneven = {
+        "num_layers_in_first_pipeline_stage",
+        "num_layers_in_last_pipeline_stage",
+        "pipeline_model_parallel_layout",
+    }
     for option, size, what, count in [
         ("tensor_model_parallel_size", tp, "attention heads", model["num_attention_heads"]),
         ("pipeline_model_parallel_size", 1 if uneven & set(c.megatron) else pp, "layers", model["num_layers"]),
