@@ -1,1 +1,25 @@
-"""Metrics, trackers, run directory, what a user sees."""
+"""What a run leaves and what a person sees of it: run directory, metrics, trackers, timeline, console, summary."""
+
+from slime.observe.console import Console, Phase
+from slime.observe.metrics import Metrics, MetricsError, read_metrics
+from slime.observe.report import report
+from slime.observe.run_dir import RunDir, RunDirError
+from slime.observe.summary import Summary, summarize
+from slime.observe.timeline import Timeline
+from slime.observe.trackers import TrackerError, make_trackers
+
+__all__ = [
+    "Console",
+    "Metrics",
+    "MetricsError",
+    "Phase",
+    "RunDir",
+    "RunDirError",
+    "Summary",
+    "Timeline",
+    "TrackerError",
+    "make_trackers",
+    "read_metrics",
+    "report",
+    "summarize",
+]

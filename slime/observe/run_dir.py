@@ -1,0 +1,224 @@
+"""RunDir: where one run leaves everything it has to say. Whatever shows a run reads only this.
+
+    config.yaml · metrics.jsonl · timeline.json · logs/ (one file a process) · samples/ (eval transcripts) ·
+    checkpoints/
+
+Invariants: one directory holds one run, claimed by creating metrics.jsonl exclusively, so that two starts at the same
+moment cannot share one; whole files are written beside their place and renamed; lines are appended whole or not at all;
+`latest`, beside the directories, is replaced in one step and points at the newest run.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+LATEST = "latest"
+TRANSCRIPTS_A_SET = 64  # enough to look at before and after; a whole eval set of long answers would fill disks
+
+
+class RunDirError(Exception):
+    """A run directory that cannot be used; the message says which, why and what to do."""
+
+
+class Saves(Protocol):
+    """A resolved configuration: writes itself as YAML."""
+
+    def save(self, path: Path) -> Any: ...
+
+
+class Transcript(Protocol):
+    """What of a `Sample` goes into samples/."""
+
+    prompt: Any  # str, or messages
+    response: str
+    response_length: int
+    label: Any
+    reward: Any  # a number, or what a reward function made of several
+    status: Any
+
+
+class RunDir:
+    """Made by `create` or `open`, not directly. Paths of what is inside are attributes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.yaml"
+        self.metrics_file = path / "metrics.jsonl"
+        self.timeline_file = path / "timeline.json"
+        self.logs = path / "logs"
+        self.samples = path / "samples"
+        self.checkpoints = path / "checkpoints"
+
+    @classmethod
+    def create(cls, path: str | Path, *, resume: bool = False) -> RunDir:
+        """Claims `path` for a new run, or with `resume` goes on in one that is there, and points `latest` at it.
+
+        Raises RunDirError if it holds a run already (without `resume`), cannot be written, or the disk is full.
+        """
+        path = Path(path)
+        if path.name == LATEST:
+            raise RunDirError(
+                f"a run cannot be called {LATEST!r}: that name points at the newest run (--run-dir {path})"
+            )
+        run = cls(path)
+        with _explained(path, "make the run directory"):
+            for directory in (run.path, run.logs, run.samples):
+                directory.mkdir(parents=True, exist_ok=True)
+            try:
+                open(run.metrics_file, "x").close()
+            except FileExistsError:
+                if not resume:
+                    raise RunDirError(
+                        f"{path} already holds a run: name another --run-dir, or resume that run"
+                    ) from None
+            _point_latest(path)
+        return run
+
+    @classmethod
+    def create_named(cls, recipe: str, *, root: str | Path = "runs") -> RunDir:
+        """A new `<root>/<recipe>-<yyyymmdd-hhmmss>`; a second one in the same second gets `-2` at its end."""
+        stem = Path(root) / f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+        path, number = stem, 1
+        while True:
+            with _explained(path, "make the run directory"):
+                try:
+                    path.mkdir(parents=True)
+                except FileExistsError:
+                    number += 1
+                    path = stem.with_name(f"{stem.name}-{number}")
+                    continue
+            return cls.create(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunDir:
+        """A run that is there, for reading. `runs/latest` is resolved to the run it points at."""
+        path = Path(path)
+        run = cls(path.resolve() if path.is_symlink() else path)
+        if not run.metrics_file.is_file():
+            raise RunDirError(f"{path} holds no run: there is no {run.metrics_file.name} in it{_runs_beside(path)}")
+        return run
+
+    def save_config(self, config: Saves) -> None:
+        """Writes config.yaml, whole or not at all."""
+        with _replacing(self.config_file) as temporary:
+            config.save(temporary)
+
+    def read_config(self) -> dict[str, Any]:
+        """The options of the run by section; empty where none were saved."""
+        return yaml.safe_load(self.config_file.read_text("utf-8")) if self.config_file.exists() else {}
+
+    def log_file(self, process: str) -> Path:
+        """Where a process (`engine-0`, `router`, `trainer-1`) writes what it prints."""
+        return self.logs / f"{process}.log"
+
+    def write_samples(self, rollout_id: int, samples: Mapping[str, Iterable[Transcript]]) -> Path:
+        """Keeps the first transcripts of each held-out set, in the order of the set, as samples/<rollout_id>.jsonl.
+
+        The order makes files comparable: line i of a set is the same prompt in every one.
+        """
+        path = self.samples / f"{rollout_id:06d}.jsonl"
+        with _replacing(path) as temporary, open(temporary, "w", encoding="utf-8", errors="replace") as file:
+            for name, transcripts in samples.items():
+                for sample in islice(transcripts, TRANSCRIPTS_A_SET):
+                    row = {"set": name} | {field: getattr(sample, field) for field in Transcript.__annotations__}
+                    file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+        return path
+
+    def read_samples(self) -> dict[int, list[dict[str, Any]]]:
+        """Every transcript kept, by rollout id in rising order."""
+        files = sorted((int(f.stem), f) for f in self.samples.glob("*.jsonl") if f.stem.isdigit())
+        return {number: [json.loads(line) for line in f.read_bytes().splitlines()] for number, f in files}
+
+
+class LineFile:
+    """Appends lines for one process; `tail` is kept after the last of them, so that the file is complete at any moment.
+
+    What a kill -9 left of a line is cut off when the file is opened again, what a full disk left of it at once.
+    """
+
+    def __init__(self, path: Path, tail: str = "") -> None:
+        self.path = path
+        self._tail = tail.encode()
+        with _explained(path, "open"):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._size = path.read_bytes().removesuffix(self._tail).rfind(b"\n") + 1
+            os.ftruncate(self._fd, self._size)
+
+    def append(self, line: str) -> None:
+        """Handed to the operating system when this returns: the line outlives the process. Raises RunDirError."""
+        line_bytes = line.encode() + b"\n"
+        data, written = line_bytes + self._tail, 0
+        with _explained(self.path, "append to"):
+            try:
+                while written < len(data):
+                    written += os.pwrite(self._fd, data[written:], self._size + written)
+            except OSError:
+                os.ftruncate(self._fd, self._size)
+                raise
+        self._size += len(line_bytes)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _point_latest(path: Path) -> None:
+    latest = path.parent / LATEST
+    if latest.exists() and not latest.is_symlink():
+        raise RunDirError(f"{latest} should be a link to the newest run, but something else is there: move it away")
+    temporary = latest.with_name(f".{LATEST}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(path.name)
+    os.replace(temporary, latest)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yields a path beside `path` to write to, and renames it into place if nothing was raised."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with _explained(path, "write"):
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, or choose another --run-dir",
+    errno.EDQUOT: "the disk quota is used up: free some space, or choose another --run-dir",
+    errno.EFBIG: "the limit on the size of a file is reached (ulimit -f): raise it",
+    errno.EACCES: "it is not writable for this user: choose another --run-dir",
+    errno.EROFS: "the file system is read-only: choose another --run-dir",
+    errno.ENOTDIR: "a part of this path is a file, not a directory: choose another --run-dir",
+    errno.EEXIST: "a file of that name is there: choose another --run-dir",
+}
+
+
+@contextmanager
+def _explained(path: Path, action: str) -> Iterator[None]:
+    """Turns the system's error into one that says what to do."""
+    try:
+        yield
+    except OSError as e:
+        advice = _ADVICE.get(e.errno or 0, e.strerror or str(e))
+        raise RunDirError(f"cannot {action} {path}: {advice}") from e
+
+
+def _runs_beside(path: Path) -> str:
+    parent = path.parent
+    names = (
+        sorted(d.name for d in parent.iterdir() if (d / "metrics.jsonl").is_file() and not d.is_symlink())
+        if parent.is_dir()
+        else []
+    )
+    return f"; {parent} holds {', '.join(names[-5:])}" if names else ""

@@ -1,0 +1,152 @@
+"""Summary: what a run came to, read from its directory alone.
+
+Invariants: a run that was killed half-way, or is still going on, has a summary too; what was not measured is left out.
+Where a resumed run measured a step twice, the later one counts. The transcripts are the first prompts of the held-out
+set, not chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime.observe import names
+from slime.observe.metrics import read_metrics
+from slime.observe.run_dir import RunDir
+from slime.observe.terminal import mean
+
+Row = dict[str, float]
+TRANSCRIPTS = 3
+PARTS = {
+    "rollout": "perf/rollout_time",
+    "train": "perf/train_time",
+    "sync": "perf/update_weights_time",
+    "sleep": "perf/sleep_time",
+    "wake": "perf/wake_up_time",
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One held-out set: its mean rewards, and the shares of answers that think, each as (label, value) in order."""
+
+    name: str
+    rewards: list[tuple[str, float]]
+    thinking: list[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One prompt of a held-out set with the first and the last answer that was kept, each with its reward."""
+
+    dataset: str
+    prompt: str
+    label: str
+    answers: list[tuple[str, str, Any]]  # (label, response, reward)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`steps`: steps of the driver that were measured; `planned`: those it was to make, where that is known;
+    `elapsed_s`: from the first row of metrics to the last. Series have one value a step."""
+
+    run: RunDir
+    steps: int
+    planned: int | None
+    elapsed_s: float
+    rewards: list[float]
+    lengths: list[float]
+    thinking: list[float]
+    losses: list[float]
+    evaluations: list[Evaluation]
+    seconds: dict[str, float]  # mean of a step: its parts, and "step" for the whole
+    tokens_per_s: float  # mean of the slowest samples'
+    logprob_diff: float  # largest that was seen; NaN if none was
+    transcripts: list[Transcript] = field(default_factory=list)
+
+
+def summarize(run: RunDir) -> Summary:
+    """Raises MetricsError for a metrics.jsonl that is damaged in the middle; half a last line is passed over."""
+    rows = read_metrics(run.metrics_file)
+    rewards, losses = series(rows, "rollout/raw_reward"), series(rows, "train/loss")
+    seconds = {part: mean(series(rows, name)) for part, name in {**PARTS, "step": "perf/step_time"}.items()}
+    diffs = series(rows, f"{names.LOGPROB_DIFF}_max") or series(rows, names.LOGPROB_DIFF)
+    times = [row["time"] for row in rows if "time" in row]
+    return Summary(
+        run=run,
+        steps=len(series(rows, "perf/step_time")) or len(rewards) or len(losses),
+        planned=run.read_config().get("data", {}).get("num_rollout"),
+        elapsed_s=times[-1] - times[0] if times else 0.0,
+        rewards=rewards,
+        lengths=series(rows, "rollout/response_len/mean"),
+        thinking=series(rows, "rollout/thinking_ratio"),
+        losses=losses,
+        evaluations=_evaluations(rows),
+        seconds={part: value for part, value in seconds.items() if math.isfinite(value)},
+        tokens_per_s=mean(series(rows, "perf/longest_sample_tokens_per_sec")),
+        logprob_diff=max(diffs, default=math.nan),
+        transcripts=_transcripts(run, rows),
+    )
+
+
+def series(rows: list[Row], name: str) -> list[float]:
+    """The values of a metric by rising step; of a step that was measured twice the later value."""
+    axis = names.axis(name)
+    by_step = {row[axis]: row[name] for row in rows if name in row and axis in row}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _eval_labels(rows: list[Row]) -> dict[int, str]:
+    """How each evaluation is called: "before" the first step of training, "after" the last, between them "step 20"."""
+    positions = {int(row["eval/step"]): i for i, row in enumerate(rows) if "eval/step" in row}
+    trained = [i for i, row in enumerate(rows) if "train/step" in row]
+    labels = {}
+    for step, position in positions.items():
+        before, after = not trained or position < trained[0], bool(trained) and position > trained[-1]
+        labels[step] = "before" if before else "after" if after else f"step {step}"
+    return labels
+
+
+def _evaluations(rows: list[Row]) -> list[Evaluation]:
+    labels = _eval_labels(rows)
+    sets = dict.fromkeys(found for row in rows for name in row if (found := names.eval_set(name)))
+
+    def labelled(name: str) -> list[tuple[str, float]]:
+        values = {int(row["eval/step"]): row[name] for row in rows if name in row and "eval/step" in row}
+        return [(labels[step], values[step]) for step in sorted(values)]
+
+    return [Evaluation(name, labelled(f"eval/{name}"), labelled(f"eval/{name}/thinking_ratio")) for name in sets]
+
+
+def _transcripts(run: RunDir, rows: list[Row]) -> list[Transcript]:
+    kept = run.read_samples()
+    if not kept:
+        return []
+    labels = _eval_labels(rows)
+    first, last = min(kept), max(kept)
+    ends = {number: kept[number] for number in (first, last)}  # one, where there was only one evaluation
+    transcripts: list[Transcript] = []
+    for i, row in enumerate(ends[first]):
+        if any(t.prompt == question(row["prompt"]) for t in transcripts):
+            continue  # several samples a prompt: one is enough
+        answers = [
+            (labels.get(number, f"step {number}"), samples[i]["response"], samples[i]["reward"])
+            for number, samples in ends.items()
+            if i < len(samples) and samples[i]["prompt"] == row["prompt"]
+        ]
+        transcripts.append(Transcript(row["set"], question(row["prompt"]), str(row["label"]), answers))
+        if len(transcripts) == TRANSCRIPTS:
+            break
+    return transcripts
+
+
+def question(prompt: Any) -> str:
+    """What was asked: the last message of the user, or the prompt itself."""
+    if isinstance(prompt, str):
+        return prompt
+    asked = [message for message in prompt if message.get("role") == "user"] or prompt
+    content = asked[-1].get("content", "")
+    return (
+        content if isinstance(content, str) else " ".join(part.get("text", f"[{part.get('type')}]") for part in content)
+    )

@@ -1,0 +1,183 @@
+"""The run directory: claimed once, written whole, and clear about what is wrong with it."""
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from slime.data.sample import Sample, Status
+from slime.observe import RunDir, RunDirError
+from slime.observe.run_dir import TRANSCRIPTS_A_SET, LineFile
+
+
+class Saves:
+    def __init__(self, text):
+        self.text = text
+
+    def save(self, path):
+        path.write_text(self.text)
+
+
+class DiesHalfWay:
+    def save(self, path):
+        path.write_text("half a confi")
+        raise KeyboardInterrupt
+
+
+def sample(i, response="4"):
+    reward = float(response == str(i + 1))
+    return Sample(
+        prompt=f"{i}+1=", response=response, response_length=1, label=i + 1, reward=reward, status=Status.COMPLETED
+    )
+
+
+def test_new_run_has_its_places_and_is_the_latest(tmp_path):
+    run = RunDir.create(tmp_path / "runs" / "first")
+    assert run.logs.is_dir() and run.samples.is_dir() and run.metrics_file.read_text() == ""
+    assert run.log_file("engine-0") == tmp_path / "runs" / "first" / "logs" / "engine-0.log"
+    RunDir.create(tmp_path / "runs" / "second")
+    assert (tmp_path / "runs" / "latest").readlink().as_posix() == "second"
+    assert RunDir.open(tmp_path / "runs" / "latest").path.name == "second"
+
+
+def test_directory_that_holds_a_run_is_refused_unless_resuming(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    run.metrics_file.write_text('{"rollout/step": 0}\n')
+    with pytest.raises(RunDirError, match="already holds a run"):
+        RunDir.create(tmp_path / "run")
+    assert RunDir.create(tmp_path / "run", resume=True).metrics_file.read_text() == '{"rollout/step": 0}\n'
+
+
+def test_directory_with_other_files_is_not_a_run(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    RunDir.create(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_default_names_of_the_same_second_differ(tmp_path):
+    names = [RunDir.create_named("tiny-grpo", root=tmp_path).path.name for _ in range(5)]
+    assert len(set(names)) == 5
+    assert all(re.fullmatch(r"tiny-grpo-\d{8}-\d{6}(-\d)?", name) for name in names)
+
+
+def test_several_processes_cannot_claim_one_directory(tmp_path):
+    claim = textwrap.dedent("""
+        import sys
+        from slime.observe import RunDir, RunDirError
+        sys.stdin.readline()
+        try:
+            RunDir.create(sys.argv[1])
+            print("claimed")
+        except RunDirError as e:
+            print("refused" if "already holds a run" in str(e) else e)
+    """)
+    command = [sys.executable, "-c", claim, str(tmp_path / "run")]
+    starts = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for start in starts:
+        start.stdin.write("go\n")
+        start.stdin.flush()
+    said = sorted(start.communicate(timeout=60)[0].strip() for start in starts)
+    assert said == ["claimed", "refused", "refused", "refused"]
+
+
+def test_latest_is_no_name_for_a_run(tmp_path):
+    with pytest.raises(RunDirError, match="cannot be called 'latest'"):
+        RunDir.create(tmp_path / "latest")
+
+
+def test_something_else_called_latest_is_left_alone(tmp_path):
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(RunDirError, match="move it away"):
+        RunDir.create(tmp_path / "run")
+
+
+def test_path_through_a_file_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirError, match="a part of this path is a file"):
+        RunDir.create(tmp_path / "file" / "run")
+
+
+def test_open_names_the_runs_that_are_there(tmp_path):
+    RunDir.create(tmp_path / "good")
+    with pytest.raises(RunDirError, match=r"holds no run: .* holds good"):
+        RunDir.open(tmp_path / "god")
+
+
+def test_config_is_replaced_whole_or_not_at_all(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    assert run.read_config() == {}
+    run.save_config(Saves("data:\n  num_rollout: 40\n"))
+    with pytest.raises(KeyboardInterrupt):
+        run.save_config(DiesHalfWay())
+    assert run.read_config() == {"data": {"num_rollout": 40}}
+    assert sorted(path.name for path in run.path.iterdir()) == ["config.yaml", "logs", "metrics.jsonl", "samples"]
+
+
+def test_transcripts_come_back_in_the_order_of_the_set(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    run.write_samples(0, {"sums": map(sample, range(100))})
+    run.write_samples(20, {"sums": map(sample, range(100))})
+    kept = run.read_samples()
+    assert list(kept) == [0, 20]
+    assert [row["prompt"] for row in kept[20]] == [f"{i}+1=" for i in range(TRANSCRIPTS_A_SET)]
+    assert kept[0][3] == {
+        "set": "sums",
+        "prompt": "3+1=",
+        "response": "4",
+        "response_length": 1,
+        "label": 4,
+        "reward": 1.0,
+        "status": "completed",
+    }
+
+
+def test_transcripts_keep_any_text(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    text = "two\nlines \x1b[31m 数学 \u2028 and a half \ud83d"
+    run.write_samples(0, {"sums": [sample(0, text)]})
+    assert run.read_samples()[0][0]["response"] == "two\nlines \x1b[31m 数学 \u2028 and a half ?"
+
+
+@pytest.mark.parametrize("left", ["", '{"a": 1}\n', '{"a": 1}\n{"a": 2', "{"])
+def test_half_a_line_is_cut_off_before_the_next_is_written(tmp_path, left):
+    path = tmp_path / "lines"
+    path.write_text(left)
+    lines = LineFile(path)
+    lines.append('{"a": 3}')
+    lines.close()
+    assert [json.loads(line)["a"] for line in path.read_text().splitlines()] in ([3], [1, 3])
+
+
+def test_tail_follows_the_last_line_at_any_moment(tmp_path):
+    path = tmp_path / "array"
+    for value in (1, 2):  # the second time around, the file is there already
+        lines = LineFile(path, tail="]\n")
+        lines.append("[1" if value == 1 else ",2")
+        lines.close()
+        assert json.loads(path.read_text()) == [1, 2][:value]
+
+
+def test_line_that_does_not_fit_on_the_disk_leaves_nothing_behind(tmp_path):
+    """A limit on the file's size makes the system write a part and then refuse, as a full disk does."""
+    path = tmp_path / "lines"
+    write = textwrap.dedent("""
+        import resource, signal, sys
+        from pathlib import Path
+        from slime.observe.run_dir import LineFile, RunDirError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        lines = LineFile(Path(sys.argv[1]))
+        lines.append("x" * 99)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
+        try:
+            lines.append("y" * 99)
+        except RunDirError as e:
+            print(e)
+    """)
+    said = subprocess.run(
+        [sys.executable, "-c", write, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout == f"cannot append to {path}: the limit on the size of a file is reached (ulimit -f): raise it\n"
+    assert path.read_text() == "x" * 99 + "\n"
