@@ -17,7 +17,6 @@ NOT_YET = frozenset(
     buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier loss-mask-type
     use-fault-tolerance
     disable-rollout-global-dataset multimodal-keys start-rollout-id balance-by-flops log-probs-max-tokens-per-gpu
-    eval-config
     ref-ckpt-step load save async-save no-save-optim ref-update-interval gamma lambd
     custom-loss-function-path use-rollout-entropy disable-compute-advantages-and-returns custom-advantage-function-path
     get-mismatch-metrics reset-optimizer-states use-tis tis-clip tis-clip-low custom-tis-function-path

@@ -72,11 +72,12 @@ def _save_template_is_a_template(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("eval_interval", "eval_prompt_data", "eval_function_path", "rollout_function_path")
+@reads("eval_interval", "eval_prompt_data", "eval_config", "eval_function_path", "rollout_function_path")
 def _eval_has_data(c: Config) -> Iterator[Problem]:
     names = c.eval_prompt_data[::2]
-    if c.eval_interval is not None and not names and c.eval_function_path == c.rollout_function_path:
-        yield Problem("--eval-interval", "needs data to evaluate on", "add --eval-prompt-data NAME PATH")
+    has_data = names or c.eval_config is not None
+    if c.eval_interval is not None and not has_data and c.eval_function_path == c.rollout_function_path:
+        yield Problem("--eval-interval", "needs data to evaluate on", "add --eval-prompt-data NAME PATH, or --eval-config FILE")
     if len(c.eval_prompt_data) % 2:
         yield Problem(
             "--eval-prompt-data",

@@ -23,6 +23,7 @@ class Data(Section):
     apply_chat_template_kwargs: Json = option(
         FrozenDict(), "Further arguments of the chat template, e.g. '{\"enable_thinking\": false}'."
     )
+    skip_malformed_prompts: bool = option(False, "Leave out lines that are not JSON, and count them.")
     rollout_shuffle: bool = option(False, "Shuffle the prompts, anew in each epoch.")
     rollout_seed: Index = option(42, "Seed of the shuffling and of sampling.")
 

@@ -4,7 +4,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Hook, Integers, Paths, Positive, Section, Strings, Tokens, Unit, option
+from slime.config.section import (
+    Count,
+    Hook,
+    Integers,
+    Path,
+    Paths,
+    Positive,
+    Seconds,
+    Section,
+    Strings,
+    Tokens,
+    Unit,
+    option,
+)
 
 TopP = Annotated[float, Field(gt=0, le=1), Unit("0..1")]
 TopK = Annotated[int, Field(ge=-1), Unit("N")]
@@ -62,6 +75,7 @@ class Reward(Section):
         "Built-in grader. exact_match: the answer, without its thinking, equals the label. random: 0 or 1, by chance.",
     )
     custom_rm_path: Hook | None = option(None, "async reward(args, sample) -> float | dict: replaces --rm-type.")
+    rm_timeout: Seconds = option(300, "Longest that one call of --custom-rm-path may take; then the rollout fails.")
     group_rm: bool = option(False, "Give --custom-rm-path all samples of a prompt at once; it returns a list.")
     reward_key: str | None = option(None, "Key of the reward to train on, where the reward is a dict.")
     eval_reward_key: str | None = option(None, "The same for eval.", derived="--reward-key")
@@ -79,6 +93,9 @@ class Eval(Section):
     eval_interval: Count | None = option(None, "Rollouts between two evals. Unset: no eval.")
     eval_prompt_data: Paths = option(
         (), "Data sets, as pairs of name and path: --eval-prompt-data gsm gsm.jsonl aime aime.parquet."
+    )
+    eval_config: Path | None = option(
+        None, "YAML of data sets with options of their own: {defaults: {...}, datasets: [{name: ..., path: ...}]}."
     )
     skip_eval_before_train: bool = option(False, "No eval before the first rollout.")
     eval_function_path: Hook | None = option(
