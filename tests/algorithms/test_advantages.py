@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slime.algorithms.advantages import group_normalised
+
+REWARDS = st.floats(-100, 100, width=32)
+
+
+def test_two_of_four_right():
+    np.testing.assert_allclose(group_normalised([1, 0, 1, 0], [7, 7, 7, 7]), [0.866024, -0.866024] * 2, rtol=1e-5)
+
+
+def test_two_of_four_right_with_the_deviation_of_the_population():
+    np.testing.assert_allclose(group_normalised([1, 0, 1, 0], [7] * 4, ddof=0), [1, -1, 1, -1], rtol=1e-5)
+
+
+def test_mean_alone():
+    np.testing.assert_allclose(group_normalised([3, 0, 0], [0, 0, 0], divide_by_std=False), [2, -1, -1])
+
+
+def test_groups_of_four_three_and_four_one_of_them_all_equal():
+    ids = [10] * 4 + [11] * 3 + [12] * 4
+    advantages = group_normalised([1, 0, 0, 1, 5.0, 5.0, 5.0, 2, 2, 2, 6], ids)
+    np.testing.assert_allclose(advantages[:4], [0.866024, -0.866024, -0.866024, 0.866024], rtol=1e-5)
+    assert (advantages[4:7] == 0).all()
+    np.testing.assert_allclose(advantages[7:], [-0.5, -0.5, -0.5, 1.5], rtol=1e-5)
+
+
+def test_groups_are_told_apart_by_id_not_by_place():
+    mixed = group_normalised([1, 10, 0, 30, 1], [0, 1, 0, 1, 0], divide_by_std=False)
+    np.testing.assert_allclose(mixed, [1 / 3, -10, -2 / 3, 10, 1 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("reward", [0.1, 1 / 3, 5.0, -1e6])
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_equal_rewards_give_exactly_zero(reward, size):
+    assert (group_normalised([reward] * size, [3] * size) == 0).all()
+
+
+def test_no_samples():
+    assert group_normalised([], []).shape == (0,)
+
+
+@given(st.lists(st.tuples(REWARDS, st.integers(0, 4)), min_size=1, max_size=30), st.booleans())
+def test_each_group_sums_to_zero_and_keeps_the_order_of_its_rewards(samples, divide_by_std):
+    rewards, ids = map(np.array, zip(*samples))
+    advantages = group_normalised(rewards, ids, divide_by_std=divide_by_std)
+    assert np.isfinite(advantages).all()
+    for group in set(ids):
+        mine = ids == group
+        assert abs(advantages[mine].sum()) < 1e-3 * max(1.0, np.abs(advantages[mine]).max())
+        order = np.argsort(rewards[mine])
+        assert (np.diff(advantages[mine][order]) >= 0).all()

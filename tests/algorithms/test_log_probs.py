@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from slime.algorithms.log_probs import log_probs_and_entropy
+from tests.distributed import run_ranks
+
+ROWS, VOCAB = 7, 12
+
+
+def inputs(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.randn(ROWS, VOCAB, generator=generator, dtype=torch.float64) * 4).to(dtype)
+    return logits, torch.randint(0, VOCAB, (ROWS,), generator=generator), torch.randn(2, ROWS, generator=generator)
+
+
+def expected(logits, targets, weights):
+    """Log-probs, entropies, and the gradient of their weighted sum, by torch alone."""
+    logits = logits.float().requires_grad_()
+    log_softmax = logits.log_softmax(-1)
+    log_probs, entropy = log_softmax.gather(-1, targets[:, None])[:, 0], -(log_softmax.exp() * log_softmax).sum(-1)
+    (weights[0] @ log_probs + weights[1] @ entropy).backward()
+    return log_probs.detach(), entropy.detach(), logits.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equal_torchs_log_softmax(dtype):
+    logits, targets, weights = inputs(dtype)
+    want = expected(logits, targets, weights)
+    logits.requires_grad_()
+    log_probs, entropy = log_probs_and_entropy(logits, targets, with_entropy=True)
+    (weights[0] @ log_probs + weights[1] @ entropy).backward()
+    torch.testing.assert_close((log_probs.detach(), entropy.detach()), want[:2])
+    torch.testing.assert_close(logits.grad, want[2].to(dtype))
+
+
+def test_log_probs_alone():
+    logits, targets, weights = inputs(torch.float32)
+    weights[1] = 0
+    want = expected(logits, targets, weights)
+    logits.requires_grad_()
+    log_probs, entropy = log_probs_and_entropy(logits, targets)
+    (weights[0] @ log_probs).backward()
+    assert entropy is None
+    torch.testing.assert_close((log_probs.detach(), logits.grad), (want[0], want[2]))
+
+
+def test_no_rows():
+    logits = torch.zeros(0, VOCAB, requires_grad=True)
+    log_probs, entropy = log_probs_and_entropy(logits, torch.zeros(0, dtype=torch.long), with_entropy=True)
+    (log_probs.sum() + entropy.sum()).backward()
+    assert log_probs.shape == entropy.shape == (0,) and logits.grad.shape == (0, VOCAB)
+
+
+def test_very_unequal_logits_stay_finite():
+    logits = torch.tensor([[1e4, 0.0, -1e4]], requires_grad=True)
+    log_probs, entropy = log_probs_and_entropy(logits, torch.tensor([2]), with_entropy=True)
+    (log_probs.sum() + entropy.sum()).backward()
+    assert log_probs.item() == -2e4 and entropy.item() == 0 and logits.grad.isfinite().all()
+
+
+def of_a_divided_vocabulary():
+    logits, targets, weights = inputs(torch.float32)
+    start, end = [(0, 5), (5, 12)][dist.get_rank()]  # parts of unequal size: the last has no padding
+    part = logits[:, start:end].clone().requires_grad_()
+    log_probs, entropy = log_probs_and_entropy(part, targets, group=dist.group.WORLD, vocab_start=start, with_entropy=True)
+    (weights[0] @ log_probs + weights[1] @ entropy).backward()
+    return log_probs.detach(), entropy.detach(), part.grad
+
+
+def test_a_vocabulary_divided_over_two_ranks():
+    first, second = run_ranks(of_a_divided_vocabulary, 2)
+    want = expected(*inputs(torch.float32))
+    torch.testing.assert_close(first[:2], want[:2])
+    torch.testing.assert_close(second[:2], want[:2])
+    torch.testing.assert_close(torch.cat([first[2], second[2]], dim=1), want[2])
