@@ -6,7 +6,7 @@ response token, and `tokens` ends with those response tokens. `weight_versions` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -71,3 +71,11 @@ class Sample:
             values = getattr(self, field_name)
             if values is not None and len(values) != n:
                 raise SampleError(f"{self.name}: {field_name} has {len(values)} entries, the response has {n} tokens")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, for JSON, as far as users' own fields are. Lists and dicts are the sample's, not copies."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"status": self.status.value}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Sample:
+        return cls(**values | {"status": Status(values["status"])})

@@ -1,0 +1,240 @@
+"""Data sources: where a rollout gets its prompts from, as groups of samples.
+
+Invariants of PromptSource: each epoch hands out every prompt once (but for those over the limit of tokens), in an order that
+depends on the seed and the epoch alone; groups that come back through `add_samples` go out again first; the state is small,
+exact and JSON, so that a resumed run gets the identical next batch. Not made for several threads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from slime.data.encode import ConversationEncoder, Encoded, Encoder, PromptEncoder
+from slime.data.errors import DataError
+from slime.data.prompts import Keys, Prompt, PromptSet
+from slime.data.sample import Sample, Status
+from slime.data.template import ChatTemplate
+from slime.data.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+MAX_KEPT_TOKENS = 1 << 28  # 1 GiB of them; what is beyond is encoded again in each epoch
+
+Group = list[Sample]
+
+
+@runtime_checkable
+class DataSource(Protocol):
+    """What --data-source-path names: a class that is made with the configuration as its only argument."""
+
+    def get_samples(self, n: int) -> list[Group]:
+        """The next `n` groups, each of --n-samples-per-prompt samples of one prompt."""
+
+    def add_samples(self, groups: list[Group]) -> None:
+        """Takes groups back, as they are, to hand them out again."""
+
+    def save(self, id: int) -> None:
+        """Keeps the state under the number of a rollout."""
+
+    def load(self, id: int) -> None:
+        """Goes on from the state that `save` kept."""
+
+    def __len__(self) -> int:
+        """The number of prompts in an epoch."""
+
+
+class PromptSource:
+    """The prompts of files, encoded, epoch after epoch."""
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        encoder: Encoder,
+        *,
+        n_samples_per_prompt: int = 1,
+        max_tokens: int | None = None,
+        shuffle: bool = False,
+        seed: int = 42,
+        directory: str | Path | None = None,
+    ):
+        """`max_tokens`: prompts that encode to more are left out. `directory`: where `save` and `load` keep the state."""
+        self._prompts = prompts
+        self._encoder = encoder
+        self._n_samples_per_prompt = n_samples_per_prompt
+        self._max_tokens = max_tokens
+        self._shuffle = shuffle
+        self._seed = seed
+        self._directory = None if directory is None else Path(directory)
+        self._encoded: dict[int, Encoded] = {}
+        self._kept_tokens = 0
+        self._too_long: dict[int, int] = {}  # prompt -> its number of tokens
+        self._returned: deque[Group] = deque()
+        self._next_group = 0
+        self._epoch = self._position = 0  # the next prompt is the one at this position of this epoch's order
+        self._order = self._order_of(0)
+
+    @classmethod
+    def from_config(cls, config: Any, *, directory: str | Path | None = None) -> PromptSource:
+        """Of --prompt-data, for generation or, with --loss-type sft_loss, for supervised training."""
+        tokenizer = Tokenizer.load(config.hf_checkpoint)
+        keys = Keys(config.input_key, config.label_key, config.metadata_key, config.tool_key)
+        prompts = PromptSet(config.prompt_data, keys, skip_malformed=config.skip_malformed_prompts)
+        if config.loss_type == "sft_loss":
+            template = ChatTemplate(tokenizer, config.apply_chat_template_kwargs)
+            encoder, max_tokens = ConversationEncoder(tokenizer, template), config.rollout_max_context_len
+        else:
+            template = ChatTemplate(tokenizer, config.apply_chat_template_kwargs) if config.apply_chat_template else None
+            encoder, max_tokens = PromptEncoder(tokenizer, template), config.rollout_max_prompt_len
+        return cls(
+            prompts,
+            encoder,
+            n_samples_per_prompt=config.n_samples_per_prompt,
+            max_tokens=max_tokens,
+            shuffle=config.rollout_shuffle,
+            seed=config.rollout_seed,
+            directory=directory,
+        )
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    @property
+    def epoch(self) -> int:
+        """How many times all prompts have been handed out."""
+        return self._epoch
+
+    @property
+    def num_too_long(self) -> int:
+        """Prompts left out for their length so far: they are found when it would be their turn."""
+        return len(self._too_long)
+
+    def get_samples(self, n: int) -> list[Group]:
+        """Raises DataError when all prompts are longer than the limit."""
+        groups = [self._returned.popleft() for _ in range(min(n, len(self._returned)))]
+        while len(groups) < n:
+            drawn = self._draw(n - len(groups))
+            encoded = self._encode(drawn)
+            groups += [self._group(i, encoded[i]) for i in drawn if i in encoded]
+        return groups
+
+    def add_samples(self, groups: list[Group]) -> None:
+        for group in groups:
+            if not isinstance(group, list) or not all(isinstance(sample, Sample) for sample in group):
+                raise TypeError("add_samples takes a list of groups, each a list of samples")
+        self._returned.extend(groups)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "num_prompts": len(self),
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "position": self._position,
+            "next_group": self._next_group,
+            "returned": [[sample.to_dict() for sample in group] for group in self._returned],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises DataError when the state is of other prompts or of another order: going on would skip and repeat some."""
+        mine = self.state_dict()
+        for name in ("num_prompts", "shuffle", "seed"):
+            if state[name] != mine[name]:
+                raise DataError(f"the saved position is of a run with {name} = {state[name]}, this one has {mine[name]}")
+        self._epoch, self._position, self._next_group = state["epoch"], state["position"], state["next_group"]
+        self._order = self._order_of(self._epoch)
+        self._returned = deque([Sample.from_dict(sample) for sample in group] for group in state["returned"])
+
+    def save(self, id: int) -> None:
+        path = self._path(id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".tmp")
+        beside.write_text(json.dumps(self.state_dict()), encoding="utf-8")
+        os.replace(beside, path)
+
+    def load(self, id: int) -> None:
+        path = self._path(id)
+        if not path.exists():
+            raise DataError(f"{path}: no such file, so the position in the prompts is not known")
+        try:
+            self.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError) as error:
+            raise DataError(f"{path}: {error}") from error
+
+    def _path(self, id: int) -> Path:
+        if self._directory is None:
+            raise DataError("this data source was made without a directory to keep its state in")
+        return self._directory / f"{id}.json"
+
+    def _order_of(self, epoch: int) -> np.ndarray:
+        if not self._shuffle:
+            return np.arange(len(self))
+        return np.random.default_rng([self._seed, epoch]).permutation(len(self))
+
+    def _draw(self, n: int) -> list[int]:
+        """The next `n` prompts, into the next epochs if need be."""
+        drawn: list[int] = []
+        while len(drawn) < n:
+            taken = self._order[self._position : self._position + n - len(drawn)].tolist()
+            drawn += taken
+            self._position += len(taken)
+            if self._position == len(self):
+                self._epoch, self._position = self._epoch + 1, 0
+                self._order = self._order_of(self._epoch)
+        return drawn
+
+    def _encode(self, drawn: list[int]) -> dict[int, Encoded]:
+        """Those of the drawn prompts that are not too long."""
+        missing = [i for i in dict.fromkeys(drawn) if i not in self._encoded and i not in self._too_long]
+        encoded = dict(zip(missing, self._encoder.encode([self._prompts[i] for i in missing]), strict=True))
+        for i in missing:
+            length = len(encoded[i].tokens)
+            if self._max_tokens is not None and length > self._max_tokens:
+                del encoded[i]
+                self._leave_out(i, length)
+            elif self._kept_tokens + length <= MAX_KEPT_TOKENS:
+                self._kept_tokens += length
+                self._encoded[i] = encoded[i]
+        return encoded | {i: self._encoded[i] for i in drawn if i in self._encoded}
+
+    def _leave_out(self, i: int, length: int) -> None:
+        self._too_long[i] = length
+        limit = f"{self._encoder.limit_option} {self._max_tokens}"
+        log.warning("%s: left out, its %d tokens are more than %s", self._prompts[i].where, length, limit)
+        if len(self._too_long) == len(self):
+            shortest = min(self._too_long.values())
+            raise DataError(f"all {len(self)} prompts are longer than {limit}; the shortest has {shortest} tokens")
+
+    def _group(self, i: int, encoded: Encoded) -> Group:
+        self._next_group += 1
+        return make_group(self._prompts[i], encoded, self._next_group - 1, self._n_samples_per_prompt)
+
+
+def make_group(prompt: Prompt, encoded: Encoded, group_index: int, n: int) -> Group:
+    """`n` samples of one prompt that share nothing, since users' functions change them in place."""
+    return [make_sample(prompt, encoded, group_index, group_index * n + k) for k in range(n)]
+
+
+def make_sample(prompt: Prompt, encoded: Encoded, group_index: int, index: int) -> Sample:
+    """A sample still to be generated; of a conversation, a completed one with its loss mask."""
+    mask = encoded.loss_mask
+    return Sample(
+        group_index=group_index,
+        index=index,
+        prompt=deepcopy(encoded.prompt),
+        tokens=encoded.tokens.tolist(),
+        response=encoded.response,
+        response_length=encoded.response_length,
+        loss_mask=None if mask is None else list(mask),
+        label=prompt.label,
+        metadata=deepcopy(prompt.metadata) | ({"tools": deepcopy(prompt.tools)} if prompt.tools else {}),
+        status=Status.PENDING if mask is None else Status.COMPLETED,
+    )

@@ -1,0 +1,104 @@
+"""Chat templates: messages in, text out, exactly as transformers renders them (a test holds that).
+
+Invariants: a template comes with the checkpoint and is not trusted, so it runs in Jinja's sandbox; the same arguments give
+the same text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from slime.data.errors import DataError
+from slime.data.prompts import Messages
+from slime.data.tokenizer import Tokenizer
+
+# Unicode's noncharacters, set aside for use inside a program: they are in no text.
+OPEN, CLOSE = "\ufdd0", "\ufdd1"
+
+Span = tuple[int, int]  # characters, the end excluded
+
+
+class GenerationTag(Extension):
+    """{% generation %} ... {% endgeneration %}: what the assistant generates. Its bounds are written into the text."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        opening, closing = (nodes.Output([nodes.TemplateData(mark)], lineno=line) for mark in (OPEN, CLOSE))
+        return [opening, *body, closing]
+
+
+class ChatTemplate:
+    """The template of a checkpoint, with the arguments of --apply-chat-template-kwargs."""
+
+    def __init__(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any] | None = None):
+        if not tokenizer.templates:
+            raise DataError("the checkpoint has no chat template (chat_template.jinja, or in tokenizer_config.json)")
+        self._variables = {**tokenizer.named_tokens, **(kwargs or {})}
+        environment = make_environment()
+        try:
+            self._templates = {name: environment.from_string(source) for name, source in tokenizer.templates.items()}
+        except TemplateError as error:
+            raise DataError(f"the checkpoint's chat template is not valid: {error}") from error
+
+    def render(self, messages: Messages, tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool) -> str:
+        """Raises DataError when the template refuses the messages."""
+        return self.render_spans(messages, tools, add_generation_prompt=add_generation_prompt)[0]
+
+    def render_spans(
+        self, messages: Messages, tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool = False
+    ) -> tuple[str, list[Span]]:
+        """The text, and the characters in it that the template marks as generated; none where it has no such marks."""
+        template = self._templates.get("tool_use" if tools else "default", self._templates.get("default"))
+        if template is None:
+            raise DataError(f"the checkpoint has several chat templates ({', '.join(self._templates)}), but no default one")
+        try:
+            text = template.render(
+                messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **self._variables
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise DataError(f"the chat template refuses the messages: {error}") from error
+        return take_spans(text) if OPEN in text else (text, [])
+
+
+def take_spans(marked: str) -> tuple[str, list[Span]]:
+    """Takes the marks of `GenerationTag` out of the text."""
+    before, *generated = marked.split(OPEN)
+    text, spans = before, []
+    for piece in generated:
+        inside, mark, after = piece.partition(CLOSE)
+        if not mark or CLOSE in after:
+            raise DataError("the chat template nests {% generation %} blocks")
+        spans.append((len(text), len(text) + len(inside)))
+        text += inside + after
+    return text, spans
+
+
+def make_environment() -> ImmutableSandboxedEnvironment:
+    """What chat templates are written for: the names and settings of transformers' `apply_chat_template`."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+    """Jinja's own filter escapes HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def refuse(message: str) -> None:
+    raise TemplateError(message)
