@@ -1,7 +1,7 @@
 """The architecture in a checkpoint's config.json, under the option names that Megatron scripts have for it.
 
-Plain JSON reading, for checks and for the plan: building the model is the business of slime.models, which refuses what it
-does not know. A figure that config.json does not state stays out, and is then not compared.
+Plain JSON reading, for checks and for the plan: building the model is the business of slime.models, which refuses what
+it does not know. A figure that config.json does not state stays out, and is then not compared.
 """
 
 from __future__ import annotations

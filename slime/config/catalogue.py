@@ -1,7 +1,7 @@
 """All options there are: ours, and those of the installed SGLang, router and Megatron, found by the name a user writes.
 
-Invariants: our own options win over an installed library's of the same name; a name leads to one option or to an explanation
-of why it does not.
+Invariants: our own options win over an installed library's of the same name; a name leads to one option or to an
+explanation of why it does not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def family_of(name: str) -> str:
 
 
 def find(name: str) -> tuple[Option, bool] | None:
-    """The option of a full name with underscores, and whether the name negates it (no_colocate). None: there is none."""
+    """The option of a full name with underscores, and whether the name negates it (no_colocate). None: unknown."""
     if name in OWN:
         return OWN[name], False
     family = family_of(name)
@@ -89,4 +89,5 @@ def nearest(name: str, count: int = 3) -> list[str]:
             continue
     best = difflib.get_close_matches(name, names, n=count, cutoff=0.7)
     scores = [difflib.SequenceMatcher(None, name, other).ratio() for other in best]
-    return ["--" + other.replace("_", "-") for other, score in zip(best, scores) if score > scores[0] - 0.1]
+    close = [other for other, score in zip(best, scores, strict=True) if score > scores[0] - 0.1]
+    return ["--" + other.replace("_", "-") for other in close]

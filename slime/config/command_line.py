@@ -1,8 +1,8 @@
 """Splitting a command line into options and their values.
 
-argparse stops at the first error and knows each option's type before it looks at the next word; here all errors of a command
-line are to be told at once, and types are pydantic's business. So this is its grammar (`--name value`, `--name=value`,
-`--switch`, `--no-switch`, `--list a b c`, no abbreviations, the last one wins) and nothing else.
+argparse stops at the first error, and takes `-1e-6` for an option; here all errors of a command line are to be told at
+once, and types are pydantic's business. So this is argparse's grammar (`--name value`, `--name=value`, `--switch`,
+`--no-switch`, `--list a b c`, no abbreviations, the last one wins) and nothing else.
 """
 
 from __future__ import annotations

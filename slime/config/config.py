@@ -68,7 +68,7 @@ class Config(BaseModel):
         raise AttributeError(f"the configuration has no option {name!r}; " + ", ".join(explain_unknown(name)))
 
     def replace(self, **options: Any) -> Config:
-        """The same configuration with some options of ours set to other values. Raises ValueError for what is no option."""
+        """The same configuration with some options of ours set to other values. Raises ValueError for a wrong value."""
         sections: dict[str, dict[str, Any]] = {}
         for name, value in options.items():
             sections.setdefault(SECTION_OF[name], {})[name] = OWN[name].parse(value)

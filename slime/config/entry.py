@@ -18,8 +18,8 @@ from slime.config.load import resolve
 def from_command_line(argv: list[str] | None = None) -> Config:
     """The configuration of a run that is about to start: complete, its files present, the run named.
 
-    Ends the process instead after --help and --check (status 0), and when anything is wrong: all of it is then on stderr
-    (status 2).
+    Ends the process instead after --help and --check (status 0), and when anything is wrong: all of it is then on
+    stderr (status 2).
     """
     line = command_line.scan(sys.argv[1:] if argv is None else argv)
     if line.help is not None:
@@ -28,15 +28,20 @@ def from_command_line(argv: list[str] | None = None) -> Config:
         sys.exit(0)
     resolution = resolve(line)
     config, unsound = resolution.config, resolution.unsound
-    in_files, notes, model = disk.check_files(config, unsound, weights=not line.check)
-    problems = resolution.problems + COMPLETENESS.broken(config, unsound) + in_files
-    for note in resolution.notes + notes:
+    files = disk.look(config, unsound)
+    problems = resolution.problems + COMPLETENESS.broken(config, unsound) + files.problems
+    notes = resolution.notes
+    if line.check:
+        notes = notes + [f"{lack.where}: {lack.what}; a run could not start." for lack in files.lacking]
+    else:
+        problems = problems + files.lacking
+    for note in notes:
         print(f"note: {note}", file=sys.stderr)
     if problems:
         print(ConfigError(problems), file=sys.stderr)
         sys.exit(2)
     if line.check:
-        print(plan.describe(config, model))
+        print(plan.describe(config, files.model))
         sys.exit(0)
     return _named(config, line)
 

@@ -1,7 +1,6 @@
 """What is wrong with a configuration, all of it at once.
 
-Invariant: a ConfigError carries every problem that was found, in the order a reader would look for them, and each problem
-says where it is, what is wrong and what to do.
+Invariant: a ConfigError carries every problem that was found, and each says where it is, what is wrong and what to do.
 """
 
 from __future__ import annotations

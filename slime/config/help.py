@@ -14,12 +14,12 @@ from slime.config.sections import SECTIONS
 USAGE = """\
 python train.py [--config FILE]... [--OPTION VALUE]...
 
-Files are YAML: options by name, or grouped under the name of their section. Later files win over earlier ones, the command
-line wins over files.
+Files are YAML: options by name, or grouped under the name of their section. Later files win over earlier ones, the
+command line wins over files.
 
   --config FILE ...   Read options from files.
   --check             Say all that is wrong, or print placement and batch arithmetic; then exit. Touches no device.
-  --help [TOPIC]      This, or one section, one library (sglang, router, megatron), or the options whose name holds TOPIC.
+  --help [TOPIC]      This; a section; a library (sglang, router, megatron); or the options whose name holds TOPIC.
   --help-all          All options, those of the libraries too.
 """
 LIBRARIES = {
@@ -54,7 +54,7 @@ def _topic(topic: str, width: int) -> Iterator[str]:
         }
         yield from _table(found.values(), width)
         if not found:
-            yield f"No option has {topic!r} in its name. Sections: {', '.join(SECTIONS)}; libraries: {', '.join(LIBRARIES)}."
+            yield f"No option has {topic!r} in its name. Sections are {', '.join(SECTIONS)}, {', '.join(LIBRARIES)}."
 
 
 def _section(name: str, width: int) -> Iterator[str]:
@@ -137,4 +137,5 @@ def default_text(option: Option) -> str:
         return "on" if option.default else "off"
     if option.unit == "BYTES":
         return f"default: {option.default // 1024**2} MiB"
-    return f"default: {' '.join(map(str, option.default)) if isinstance(option.default, (list, tuple)) else option.default}"
+    words = option.default if isinstance(option.default, (list, tuple)) else [option.default]
+    return f"default: {' '.join(map(str, words))}"

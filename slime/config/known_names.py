@@ -14,8 +14,8 @@ NOT_YET = frozenset(
     custom-model-provider-path recompute-loss-function only-train-params-name-list
     freeze-params-name-list megatron-config-path allgather-cp enable-mtp-training
     model-name over-sampling-batch-size dynamic-sampling-filter-path partial-rollout mask-offpolicy-in-partial-rollout
-    buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier loss-mask-type
-    use-fault-tolerance
+    buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier
+    loss-mask-type use-fault-tolerance
     disable-rollout-global-dataset multimodal-keys start-rollout-id balance-by-flops log-probs-max-tokens-per-gpu
     ref-ckpt-step load save async-save no-save-optim ref-update-interval gamma lambd
     custom-loss-function-path use-rollout-entropy disable-compute-advantages-and-returns custom-advantage-function-path
@@ -25,8 +25,8 @@ NOT_YET = frozenset(
     rm-url
     log-multi-turn log-passrate log-reward-category log-correct-samples
     debug-train-only save-debug-rollout-data load-debug-rollout-data load-debug-rollout-data-subsample
-    save-debug-train-data dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target record-memory-history
-    memory-recorder custom-config-path
+    save-debug-train-data dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
+    record-memory-history memory-recorder custom-config-path
     custom-megatron-init-path custom-megatron-before-log-prob-hook-path custom-megatron-before-train-step-hook-path
     http-proxy use-distributed-post
     prefill-num-servers sglang-config

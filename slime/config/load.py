@@ -1,7 +1,7 @@
 """From a command line, and the files it names, to a Config.
 
-Invariant: every problem that can be found is found before the first is told. A later stage looks only at what an earlier one
-found sound, so that no problem is the mere consequence of another.
+Invariant: every problem that can be found is found before the first is told. A later stage looks only at what an
+earlier one found sound, so that no problem is the mere consequence of another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Option: what the command line, files, help and messages need to know about one option, ours or an installed library's.
+"""Option: what command line, files, help and messages need to know about an option, ours or an installed library's.
 
-Invariant: `parse` is the only way from what a user wrote to a value, whether it was written in YAML or on a command line.
+Invariant: `parse` is the only way from what a user wrote to a value, in YAML or on a command line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class Option:
-    """`name` has underscores and no family prefix; `family` is "" for our own options, else sglang, router or megatron."""
+    """`name` has underscores and no prefix; `family` is "" for our own options, else sglang, router or megatron."""
 
     name: str
     type: Any

@@ -3,181 +3,164 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from slime.config.architecture import Architecture
 from slime.config.config import Config
 
 WIDTH = 110
-_LABEL = 12
+LABEL_WIDTH = 10
 
 
 def describe(config: Config, model: Architecture | None) -> str:
-    """`model` is None where config.json could not be read."""
-    entries = [
-        ("Model", _model(config, model)),
-        ("Training", _training(config)),
-        ("Engines", _engines(config)),
-        ("Weights", _weights(config)),
-        ("Rollout", _rollout(config)),
-        ("Batches", _batches(config)),
-        ("Loss", _loss(config)),
-        ("Run", _run(config)),
-        ("Eval", _eval(config)),
-        ("Remarks", _remarks(config, model)),
-    ]
+    """`model` is None where there is no config.json to be read. Expects a configuration without problems."""
     lines: list[str] = []
-    for label, texts in entries:
-        for n, text in enumerate(texts):
-            start = f"{label if n == 0 else '':{_LABEL}}"
+    for part in (_model, _training, _engines, _weights, _rollout, _batches, _loss, _run, _eval, _remarks):
+        label = part.__name__.removeprefix("_").capitalize()
+        for text in part(config, model):
             lines += textwrap.wrap(
-                text, WIDTH, initial_indent=start, subsequent_indent=" " * (_LABEL + 2), break_long_words=False
+                text,
+                WIDTH,
+                initial_indent=label.ljust(LABEL_WIDTH),
+                subsequent_indent=" " * (LABEL_WIDTH + 2),
+                break_long_words=False,
+                break_on_hyphens=False,
             )
+            label = ""
     return "\n".join(lines)
 
 
 def data_parallel_size(c: Config) -> int:
-    return (
-        c.actor_num_nodes
-        * c.actor_num_gpus_per_node
-        // (c.tensor_model_parallel_size * c.pipeline_model_parallel_size * c.context_parallel_size)
-    )
+    """Ranks / (TP x PP x CP)."""
+    model_parallel = c.tensor_model_parallel_size * c.pipeline_model_parallel_size * c.context_parallel_size
+    return c.actor_num_nodes * c.actor_num_gpus_per_node // model_parallel
 
 
 def _model(c: Config, model: Architecture | None) -> Iterator[str]:
     if model is None:
         return
     total, used = model.parameters
-    experts = (
-        f", {model['num_experts']} experts of which a token visits {model['moe_router_topk']}"
-        if "num_experts" in model
-        else ""
-    )
-    size = f"{_amount(total)} parameters" + (f", {_amount(used)} of them for each token" if used != total else "")
-    yield (
-        f"{model.model_type}: {model['num_layers']} layers, hidden {model['hidden_size']}, {model['num_attention_heads']} heads"
-        f" ({model['num_query_groups']} key-value){experts}; {size}"
-    )
-    yield f"from {c.hf_checkpoint}, in {'bfloat16 with float32 master weights' if c.bf16 else 'float32'}"
+    heads = f"{model['num_attention_heads']} heads ({model['num_query_groups']} key-value)"
+    text = f"{model.model_type}: {model['num_layers']} layers, hidden {model['hidden_size']}, {heads}"
+    if "num_experts" in model:
+        text += f", {model['num_experts']} experts of which a token visits {model['moe_router_topk']}"
+    text += f"; {_amount(total)} parameters"
+    yield text if used == total else f"{text}, {_amount(used)} of them at work for each token"
+    yield f"from {c.hf_checkpoint}, trained in {'bfloat16 with float32 master weights' if c.bf16 else 'float32'}"
 
 
-def _training(c: Config) -> Iterator[str]:
+def _training(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.debug_rollout_only:
         yield "none (--debug-rollout-only)"
         return
     tp, pp, cp = c.tensor_model_parallel_size, c.pipeline_model_parallel_size, c.context_parallel_size
     ep, etp = c.expert_model_parallel_size, c.expert_tensor_parallel_size
-    world, per_node = c.actor_num_nodes * c.actor_num_gpus_per_node, c.actor_num_gpus_per_node
-    line = f"{_count(world, 'rank')} = TP {tp} x PP {pp} x CP {cp} x DP {data_parallel_size(c)}"
-    if ep > 1 or etp != tp:
-        line += f"; within the experts EP {ep} x ETP {etp} x PP {pp} x DP {world // (ep * etp * pp)}"
-    yield line
-    for node in range(c.actor_num_nodes):
-        if c.actor_num_nodes > 4 and 2 <= node < c.actor_num_nodes - 1:
-            if node == 2:
-                yield "..."
-            continue
-        yield f"node {node}: {_span('rank', node * per_node, per_node)}"
-
-
-def _engines(c: Config) -> Iterator[str]:
-    if c.loss_type == "sft_loss":
-        yield "none: responses come from the prompt files (--loss-type sft_loss)"
-        return
-    devices, size, per_node = c.rollout_num_gpus, c.rollout_num_gpus_per_engine, c.actor_num_gpus_per_node
-    count = devices // size
-    shape = f"{_count(count, 'engine')} of {_count(size, 'device')} (TP {size})"
+    per_node = c.actor_num_gpus_per_node
     world = c.actor_num_nodes * per_node
-    if not c.colocate or c.debug_rollout_only:
-        yield f"{shape} on {_count(devices, 'device')} of their own, {_count(devices + (0 if c.debug_rollout_only else world), 'device')} in all"
+    text = f"{_n(world, 'rank')} = TP {tp} x PP {pp} x CP {cp} x DP {data_parallel_size(c)}"
+    if ep > 1 or etp != tp:
+        text += f"; for the experts = EP {ep} x ETP {etp} x PP {pp} x DP {world // (ep * etp * pp)}"
+    yield text
+    if c.actor_num_nodes > 1:
+        yield _listed(f"node {node}: {_span(node * per_node, per_node)}" for node in range(c.actor_num_nodes))
+
+
+def _engines(c: Config, model: Architecture | None) -> Iterator[str]:
+    if c.loss_type == "sft_loss":
+        yield "none: the responses are in the prompt files (--loss-type sft_loss)"
+        return
+    devices, size = c.rollout_num_gpus, c.rollout_num_gpus_per_engine
+    ranks = 0 if c.debug_rollout_only else c.actor_num_nodes * c.actor_num_gpus_per_node
+    engines = f"{_n(devices // size, 'engine')} of {_n(size, 'device')} (TP {size})"
+    if not c.colocate or not ranks:
+        yield f"{engines} on devices of their own; {_n(ranks + devices, 'device')} in all"
     else:
-        yield f"{shape} on the training devices, in turns with training" + (
-            f", and {devices - world} more" if devices > world else ""
-        )
-        yield ", ".join(f"engine {n}: {_span('rank', n * size, size)}" for n in range(min(count, world // size, 4))) + (
-            ", ..." if count > 4 else ""
-        )
-    where = f"the router at {c.sglang_router_ip}:{c.sglang_router_port}" if c.sglang_router_ip else "one router"
-    yield f"behind {where}; at most {c.sglang_server_concurrency} requests an engine at a time"
+        shared = min(devices, ranks)
+        more = f" and on {_n(devices - shared, 'further device')}" if devices > shared else ""
+        total = _n(max(ranks, devices), "device")
+        yield f"{engines} on the devices of training, in turns with it{more}; {total} in all"
+        yield _listed(f"engine {n}: {_span(n * size, size)}" for n in range(shared // size))
+    router = f"the router at {c.sglang_router_ip}:{c.sglang_router_port}" if c.sglang_router_ip else "a router"
+    yield f"behind {router}, which gives each at most {_n(c.sglang_server_concurrency, 'request')} at a time"
 
 
-def _weights(c: Config) -> Iterator[str]:
+def _weights(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.loss_type == "sft_loss" or c.debug_rollout_only:
         return
     how = "through shared memory" if c.colocate else "by broadcast"
-    check = ", compared by checksum" if c.check_weight_update_equal else ""
+    check = ", then compared by checksum" if c.check_weight_update_equal else ""
     yield f"to the engines after each rollout, {how}, in buckets of {_bytes(c.update_weight_buffer_size)}{check}"
 
 
-def _rollout(c: Config) -> Iterator[str]:
-    samples = c.rollout_batch_size * c.n_samples_per_prompt
-    yield f"{_count(c.rollout_batch_size, 'prompt')} x {_count(c.n_samples_per_prompt, 'sample')} = {_count(samples, 'sample')}"
-    if c.loss_type == "policy_loss":
-        limits = [f"{name} {value:,}" for name, value in [
-            ("prompt", c.rollout_max_prompt_len), ("response", c.rollout_max_response_len), ("both together", c.rollout_max_context_len),
-        ] if value is not None]  # fmt: skip
-        yield f"temperature {c.rollout_temperature:g}" + (f"; tokens at most: {', '.join(limits)}" if limits else "")
-        grader = c.custom_rm_path or c.rm_type
-        yield f"rewards by {grader}" if grader else "rewards by the rollout's own functions"
-    source = c.data_source_path or ", ".join(c.prompt_data)
-    yield f"prompts from {source}" + (" (shuffled)" if c.rollout_shuffle and not c.data_source_path else "")
+def _rollout(c: Config, model: Architecture | None) -> Iterator[str]:
+    prompts, per_prompt = c.rollout_batch_size, c.n_samples_per_prompt
+    yield f"{_n(prompts, 'prompt')} x {_n(per_prompt, 'sample')} = {_n(prompts * per_prompt, 'sample')}"
+    source = c.data_source_path or ", ".join(c.prompt_data) or c.rollout_function_path
+    yield f"prompts from {source}" + (", shuffled" if c.rollout_shuffle and c.data_source_path is None else "")
+    if c.loss_type == "sft_loss":
+        return
+    limits = {
+        "prompt": c.rollout_max_prompt_len,
+        "response": c.rollout_max_response_len,
+        "both together": c.rollout_max_context_len,
+    }
+    tokens = ", ".join(f"{name} {limit:,}" for name, limit in limits.items() if limit is not None)
+    yield f"temperature {c.rollout_temperature:g}" + (f"; at most so many tokens: {tokens}" if tokens else "")
+    yield f"rewards by {c.custom_rm_path or c.rm_type or 'the functions that generate'}"
 
 
-def _batches(c: Config) -> Iterator[str]:
-    samples, steps, batch, ranks = (
-        c.rollout_batch_size * c.n_samples_per_prompt, c.num_steps_per_rollout, c.global_batch_size, data_parallel_size(c),
-    )  # fmt: skip
-    yield f"{_count(samples, 'sample')} a rollout = {_count(steps, 'optimizer step')} x global batch {batch}"
+def _batches(c: Config, model: Architecture | None) -> Iterator[str]:
+    samples, batch, ranks = c.rollout_batch_size * c.n_samples_per_prompt, c.global_batch_size, data_parallel_size(c)
+    yield f"{_n(samples, 'sample')} = {_n(c.num_steps_per_rollout, 'optimizer step')} x global batch of {batch}"
     if c.debug_rollout_only:
         return
     least, most = batch // ranks, -(-batch // ranks)
-    share = f"{_count(most, 'sample')}" if least == most else f"{least} or {most} samples"
+    share = _n(most, "sample") if least == most else f"{least} or {most} samples"
     if c.use_dynamic_batch_size:
         tokens = c.max_tokens_per_gpu * c.context_parallel_size
-        group = f" ({c.max_tokens_per_gpu:,} x CP {c.context_parallel_size})" if c.context_parallel_size > 1 else ""
-        pieces = f"packed into micro-batches of at most {tokens:,} tokens{group}"
+        product = f" ({c.max_tokens_per_gpu:,} x CP {c.context_parallel_size})" if c.context_parallel_size > 1 else ""
+        pieces = f"packed into micro-batches of at most {tokens:,} tokens{product}"
     else:
-        pieces = f"in {_count(-(-most // c.micro_batch_size), 'micro-batch', 'es')} of at most {_count(c.micro_batch_size, 'sample')}"
-    balance = ", ranks balanced by tokens" if c.balance_data else ""
-    yield f"each step: {share} for each of {_count(ranks, 'data-parallel rank')}, {pieces}{balance}"
+        pieces = f"in {_n(-(-most // c.micro_batch_size), 'micro-batch', 'es')} of {_n(c.micro_batch_size, 'sample')}"
+    balance = ", balanced by tokens" if c.balance_data else ""
+    yield f"in each step {share} for each of {_n(ranks, 'data-parallel rank')}{balance}, {pieces}"
 
 
-def _loss(c: Config) -> Iterator[str]:
+def _loss(c: Config, model: Architecture | None) -> Iterator[str]:
     mean = "mean over tokens" if c.calculate_per_token_loss else "mean over each sample's tokens, then over samples"
     if c.loss_type == "sft_loss":
-        yield f"likelihood of the responses, {mean}"
+        yield f"likelihood of the responses; {mean}"
     else:
-        parts = [f"{c.advantage_estimator}, ratio within 1 - {c.eps_clip:g} and 1 + {c.eps_clip_high:g}, {mean}"]
-        if c.use_kl_loss:
-            parts.append(f"{c.kl_loss_coef:g} x KL ({c.kl_loss_type}) to {c.ref_load}")
-        if c.entropy_coef:
-            parts.append(f"{c.entropy_coef:g} x entropy bonus")
-        yield "; ".join(parts)
+        clip = f"probability ratio clipped to 1 - {c.eps_clip:g} and 1 + {c.eps_clip_high:g}"
+        kl = f"; + {c.kl_loss_coef:g} x KL ({c.kl_loss_type}) to {c.ref_load}" if c.use_kl_loss else ""
+        entropy = f"; - {c.entropy_coef:g} x entropy" if c.entropy_coef else ""
+        yield f"{c.advantage_estimator}, {clip}; {mean}{kl}{entropy}"
     decay = "constant" if c.lr_decay_style == "constant" else f"{c.lr_decay_style} down to {c.min_lr:g}"
-    warm_up = f" after {_count(c.lr_warmup_iters, 'step')} of warm-up" if c.lr_warmup_iters else ""
-    yield f"{c.optimizer}, learning rate {c.lr:g} {decay}{warm_up}, gradient norm at most {c.clip_grad:g}"
+    warm_up = f", after {_n(c.lr_warmup_iters, 'step')} of warm-up" if c.lr_warmup_iters else ""
+    yield f"{c.optimizer}, learning rate {c.lr:g} {decay}{warm_up}; gradient norm at most {c.clip_grad:g}"
 
 
-def _run(c: Config) -> Iterator[str]:
+def _run(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.num_rollout is not None:
         samples = c.num_rollout * c.rollout_batch_size * c.n_samples_per_prompt
-        yield f"{_count(c.num_rollout, 'rollout')} = {_count(c.num_rollout * c.num_steps_per_rollout, 'optimizer step')}, {_count(samples, 'sample')}"
+        steps = c.num_rollout * c.num_steps_per_rollout
+        yield f"{_n(c.num_rollout, 'rollout')} = {_n(steps, 'optimizer step')} = {_n(samples, 'sample')}"
     elif c.num_epoch is not None:
-        yield f"as many rollouts as {_count(c.num_epoch, 'pass', 'es')} over the prompts take"
+        yield f"as many rollouts as {_n(c.num_epoch, 'pass', 'es')} over the prompts take"
     if c.async_depth:
-        yield "the next rollout is generated while one is trained on, by weights one update older"
+        yield "the next rollout is generated while one is trained on, by weights that are one update older"
     if c.save_hf:
-        yield f"saved to {c.save_hf} at the end" + (
-            f" and every {_count(c.save_interval, 'rollout')}" if c.save_interval else ""
-        )
+        interval = f", and every {_n(c.save_interval, 'rollout')}" if c.save_interval else ""
+        yield f"saved to {c.save_hf} at the end{interval}"
 
 
-def _eval(c: Config) -> Iterator[str]:
+def _eval(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.eval_interval is None:
         return
     first = "" if c.skip_eval_before_train else "before the first rollout and "
-    sets = ", ".join(f"{name} ({path})" for name, path in c.eval.datasets.items()) or c.eval_function_path
-    yield f"{first}every {_count(c.eval_interval, 'rollout')}: {sets}; {_count(c.n_samples_per_eval_prompt, 'sample')} a prompt"
+    yield f"{first}every {_n(c.eval_interval, 'rollout')}, {_n(c.n_samples_per_eval_prompt, 'sample')} a prompt"
+    sets = ", ".join(f"{name} ({path})" for name, path in c.eval.datasets.items())
+    yield f"on {sets or c.eval_function_path}"
 
 
 def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
@@ -190,28 +173,32 @@ def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
         yield "--max-tokens-per-gpu has no effect without --use-dynamic-batch-size."
     if c.num_rollout and c.num_epoch:
         yield "--num-rollout decides; --num-epoch is not used."
-    if c.global_batch_size % data_parallel_size(c) and not c.debug_rollout_only:
-        yield (
-            f"Global batch {c.global_batch_size} is not a multiple of {data_parallel_size(c)} data-parallel ranks: in each step some"
-            " ranks have a sample less and wait."
-        )
+    ranks = data_parallel_size(c)
+    if c.global_batch_size % ranks and not c.debug_rollout_only:
+        yield f"The global batch is not a multiple of {ranks} data-parallel ranks: some have a sample less, and wait."
     longest = (c.rollout_max_prompt_len or 0) + (c.rollout_max_response_len or 0)
     if c.use_dynamic_batch_size and c.max_tokens_per_gpu * c.context_parallel_size < longest:
-        yield f"A sample of the greatest length, {longest:,} tokens, exceeds a micro-batch and will be alone in one."
+        yield f"Samples of up to {longest:,} tokens exceed a micro-batch; such a one will be alone in its own."
     if (
         model
         and (limit := model.get("max_position_embeddings"))
         and max(longest, c.rollout_max_context_len or 0) > limit
     ):
-        yield f"The model was made for at most {limit:,} tokens (max_position_embeddings)."
+        yield f"The model was made for at most {limit:,} tokens (max_position_embeddings in config.json)."
 
 
-def _count(number: int, noun: str, plural: str = "s") -> str:
+def _n(number: int, noun: str, plural: str = "s") -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
-def _span(noun: str, first: int, count: int) -> str:
-    return f"{noun} {first}" if count == 1 else f"{noun}s {first}-{first + count - 1}"
+def _span(first: int, count: int) -> str:
+    return f"rank {first}" if count == 1 else f"ranks {first}-{first + count - 1}"
+
+
+def _listed(parts: Iterable[str]) -> str:
+    """All of a short list, else its beginning and end."""
+    parts = list(parts)
+    return ", ".join(parts if len(parts) <= 6 else [*parts[:3], "...", parts[-1]])
 
 
 def _amount(number: int) -> str:

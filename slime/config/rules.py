@@ -1,5 +1,7 @@
-"""Rules between options: what is given must fit together. Only options are looked at here, and only what they say: what a
-run lacks is completeness.py's business, the files that options name are disk.py's.
+"""Rules between options: what is given must fit together.
+
+Only options are looked at here, and only what they say: what a run lacks is the business of completeness.py, the files
+that options name that of disk.py.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ Rule = Callable[[Config], Iterator[Problem]]
 
 
 class Rules:
-    """Each rule names the options it reads. It is left out when one of those has a problem of its own, so that no problem
-    is told that is only the consequence of another."""
+    """Each rule names the options it reads, and is left out when one of those has a problem of its own: no problem is
+    told that is only the consequence of another."""
 
     def __init__(self) -> None:
         self._rules: list[tuple[frozenset[str], Rule]] = []
@@ -42,8 +44,8 @@ def _batches_add_up(c: Config) -> Iterator[Problem]:
         near = sorted(sorted(steps, key=lambda n: abs(samples / n - c.global_batch_size))[:3])
         yield Problem(
             "--global-batch-size, --num-steps-per-rollout",
-            f"{c.rollout_batch_size} prompts x {c.n_samples_per_prompt} samples = {samples} samples a rollout, which is not"
-            f" {c.num_steps_per_rollout} steps x {c.global_batch_size}",
+            f"{c.rollout_batch_size} prompts x {c.n_samples_per_prompt} samples = {samples} samples a rollout,"
+            f" which is not {c.num_steps_per_rollout} steps x {c.global_batch_size}",
             "give one of the two, e.g. " + " or ".join(f"--global-batch-size {samples // n}" for n in reversed(near)),
         )
 
@@ -77,7 +79,9 @@ def _eval_has_data(c: Config) -> Iterator[Problem]:
     names = c.eval_prompt_data[::2]
     has_data = names or c.eval_config is not None
     if c.eval_interval is not None and not has_data and c.eval_function_path == c.rollout_function_path:
-        yield Problem("--eval-interval", "needs data to evaluate on", "add --eval-prompt-data NAME PATH, or --eval-config FILE")
+        yield Problem(
+            "--eval-interval", "needs data to evaluate on", "add --eval-prompt-data NAME PATH, or --eval-config FILE"
+        )
     if len(c.eval_prompt_data) % 2:
         yield Problem(
             "--eval-prompt-data",

@@ -13,19 +13,16 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+_SECRET = re.compile(r"(^|_)(api_?keys?|key|password|secret|(?<!first_)(?<!per_)token|(db|redis)_url)$", re.IGNORECASE)
+
 
 def is_secret(key: str) -> bool:
-    """Whether a key of a library's options or of an environment names something that must not be shown: api_key, HF_TOKEN."""
-    return (
-        re.search(
-            r"(^|_)(api_?keys?|key|password|secret|(?<!first_)(?<!per_)token|(db|redis)_url)$", key, re.IGNORECASE
-        )
-        is not None
-    )
+    """Whether a key of a library's options or of an environment names what must not be shown: api_key, HF_TOKEN."""
+    return bool(_SECRET.search(key))
 
 
 class FrozenDict(dict):
-    """A dict that cannot be changed, so that a configuration stays what it was checked to be. Its repr hides secrets."""
+    """A dict that cannot be changed, so that a configuration stays what was checked. Its repr hides secrets."""
 
     def _refuse(self, *_: object, **__: object) -> None:
         raise TypeError("the configuration is immutable: copy the dict first, with dict(...)")

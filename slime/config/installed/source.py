@@ -11,7 +11,7 @@ import importlib.util
 import operator
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -139,7 +139,7 @@ def list_of(kind: Any) -> Any:
 
 
 def limited(kind: Any, choices: ast.AST | None, known: Mapping[str, Any] = {}) -> Any:
-    """`kind` limited to the choices, inside of a list or an Optional too; as it is where they are computed at run time."""
+    """`kind` limited to the choices, inside of a list or an Optional too; unlimited where they are only computed."""
     try:
         allowed = Literal[tuple(read_value(choices, known))] if choices else None
     except Unreadable:
@@ -160,4 +160,4 @@ def _union(alternatives: list[ast.AST], known: Mapping[str, Any]) -> Any:
             continue
     if not kinds or kinds == [type(None)]:
         raise Unreadable(", ".join(map(ast.unparse, alternatives)))
-    return Union[tuple(kinds)]
+    return functools.reduce(operator.or_, kinds)

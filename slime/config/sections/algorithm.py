@@ -28,7 +28,7 @@ class Algorithm(Section):
     kl_loss_coef: NonNegative = option(0.0, "Weight of the KL loss.")
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = option(
         "k1",
-        "Estimator of the KL: k1 log-ratio, k2 half its square, k3 unbiased and never negative, low_var_kl = k3 cut at 10.",
+        "Estimator: k1 log-ratio, k2 half its square, k3 unbiased and never negative, low_var_kl k3 of 10 at most.",
     )
     use_unbiased_kl: bool = option(
         False, "Weight the KL loss by the probability ratio to the old policy (arXiv:2512.02556)."

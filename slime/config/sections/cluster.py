@@ -8,8 +8,8 @@ from slime.config.section import Bytes, Count, FrozenDict, Index, Json, Minutes,
 class Cluster(Section):
     """Cluster and weight sync
 
-    How many devices train, how many generate, whether they are the same, and how new weights reach the engines. A "GPU" is
-    one device: on a machine without GPUs, one CPU process.
+    How many devices train, how many generate, whether they are the same, and how new weights reach the engines. A "GPU"
+    is one device: on a machine without GPUs, one CPU process.
     """
 
     actor_num_nodes: Count = option(1, "Nodes that train.")
@@ -25,7 +25,7 @@ class Cluster(Section):
     num_gpus_per_node: Count = option(8, "Devices of one node, for engines that span nodes and for the placement.")
     cpu_slots: Count | None = option(
         None,
-        "Devices that a machine without GPUs counts as having, one process each; more than its cores is allowed and slow.",
+        "Devices that a machine without GPUs counts as having, one process each; more than its cores is slow.",
         derived="the number of cores",
     )
     colocate: bool = option(
@@ -49,8 +49,8 @@ class Cluster(Section):
     )
     update_weight_transport: Literal["nccl"] = option(
         "nccl",
-        "How weights travel when training and generation are decoupled. nccl: a broadcast into the engines (gloo on a CPU)."
-        " Colocated halves share memory instead and do not ask.",
+        "How weights travel when training and generation are decoupled. nccl: a broadcast into the engines (gloo on a"
+        " CPU). Colocated halves share memory instead and do not ask.",
     )
     update_weight_buffer_size: Bytes = option(
         512 * 1024**2, "Weights are sent in buckets of this size; larger is faster and takes this much more memory."

@@ -12,8 +12,8 @@ class Model(Section):
     """Model and checkpoints"""
 
     hf_checkpoint: Path = required(
-        "Hugging Face directory of the model: config.json, safetensors, tokenizer. Training starts from its weights, the"
-        " engines serve it, and its chat template renders the prompts."
+        "Hugging Face directory of the model: config.json, safetensors, tokenizer. Training starts from its weights,"
+        " the engines serve it, and its chat template renders the prompts."
     )
     ref_load: Path | None = option(
         None, "Hugging Face directory of the reference model of the KL loss, which is never updated."

@@ -87,7 +87,7 @@ class Reward(Section):
 class Eval(Section):
     """Eval
 
-    Held-out prompts, sampled every --eval-interval rollouts and before the first. Unset options are those of the rollout.
+    Held-out prompts, sampled every --eval-interval rollouts and before the first. Unset options are as in rollout.
     """
 
     eval_interval: Count | None = option(None, "Rollouts between two evals. Unset: no eval.")

@@ -28,6 +28,6 @@ class Run(Section):
     )
     async_depth: Annotated[int, Field(ge=0, le=1)] = option(
         0,
-        "How many rollouts generation may be ahead of training. 0: they take turns. 1: the next rollout is generated, with"
-        " weights one update old, while this one is trained on; needs decoupled placement.",
+        "How many rollouts generation may be ahead of training. 0: they take turns. 1: the next rollout is generated,"
+        " with weights one update old, while this one is trained on; needs decoupled placement.",
     )

@@ -56,6 +56,6 @@ class Optimizer(Section):
     seed: Index = option(1234, "Seed of the training processes.")
     log_probs_chunk_size: Annotated[int, Field(ge=-1)] = option(
         -1,
-        "Response tokens of a micro-batch whose logits are in memory at a time; they are then computed again in the backward"
-        " pass. -1: all of them, once.",
+        "Response tokens of a micro-batch whose logits are in memory at a time; they are then computed again in the"
+        " backward pass. -1: all of them, once.",
     )
