@@ -1,0 +1,47 @@
+"""The data buffer: one actor that hands out prompt groups and takes back unfinished ones, so that all who generate share it."""
+
+from __future__ import annotations
+
+import ray
+
+from slime.config import Config
+from slime.data.sample import Sample
+from slime.data.source import make_source
+
+ANSWER_S = 120.0
+
+
+class BufferActor:
+    """The data source of a run, in a process of its own."""
+
+    def __init__(self, config: Config) -> None:
+        self.source = make_source(config)
+
+    def get_samples(self, num_groups: int) -> list[list[Sample]]:
+        return self.source.get_samples(num_groups)
+
+    def add_samples(self, groups: list[list[Sample]]) -> None:
+        self.source.add_samples(groups)
+
+    def length(self) -> int:
+        return len(self.source)
+
+
+class Buffer:
+    """The actor as a data source: what rollout functions are given. Picklable."""
+
+    def __init__(self, actor: ray.actor.ActorHandle) -> None:
+        self.actor = actor
+
+    @classmethod
+    def start(cls, config: Config) -> Buffer:
+        return cls(ray.remote(BufferActor).options(name="data-buffer", num_cpus=0).remote(config))
+
+    def get_samples(self, num_groups: int) -> list[list[Sample]]:
+        return ray.get(self.actor.get_samples.remote(num_groups), timeout=ANSWER_S)
+
+    def add_samples(self, groups: list[list[Sample]]) -> None:
+        ray.get(self.actor.add_samples.remote(groups), timeout=ANSWER_S)
+
+    def __len__(self) -> int:
+        return ray.get(self.actor.length.remote(), timeout=ANSWER_S)

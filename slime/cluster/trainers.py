@@ -1,0 +1,108 @@
+"""The training ranks as Ray actors, one a device. Every rank is called with the same thing at the same time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from slime.cluster.placement import Placement
+from slime.cluster.wait import wait
+from slime.config import Config
+
+if TYPE_CHECKING:
+    from slime.inference.control import EngineControl
+
+MEETING_S = 120.0
+HANDOVER_S = 60.0
+
+
+class TrainActor:
+    """One rank. Torch and Megatron are imported here and in no other process of a run."""
+
+    def __init__(self, config: Config, rank: int, world_size: int, host: str) -> None:
+        os.environ.update({name: str(value) for name, value in config.train_env_vars.items()})
+        self.config, self.rank, self.world_size, self.host = config, rank, world_size, host
+        self.trainer: Any = None
+        self.sync: Any = None
+
+    def meeting_point(self) -> tuple[str, int]:
+        """Host and port, free now, where the other ranks can reach this one."""
+        with socket.socket() as probe:
+            probe.bind((self.host, 0))
+            return self.host, probe.getsockname()[1]
+
+    def start(self, master_addr: str, master_port: int) -> None:
+        from slime.training.trainer import Trainer
+
+        self.trainer = Trainer(self.config, self.rank, self.world_size, master_addr, master_port)
+
+    def connect(self, engines: list[EngineControl]) -> None:
+        """Prepares the way of the weights to these engines."""
+        from slime.weights.broadcast import BroadcastSync
+        from slime.weights.handles import HandleSync
+
+        config = self.config
+        common = {"buffer_bytes": config.update_weight_buffer_size, "engine_tp": config.rollout_num_gpus_per_engine}
+        if config.colocate:
+            self.sync = HandleSync(self.trainer, engines, **common)
+        else:
+            self.sync = BroadcastSync(
+                self.trainer,
+                engines,
+                **common,
+                address=self.host,
+                backend=self.trainer.parallel.device.backend,
+                timeout=timedelta(minutes=config.distributed_timeout_minutes),
+            )
+
+    def push(self, version: int) -> dict[str, float]:
+        return self.sync.push(version)
+
+    def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> list[dict[str, float]]:
+        """Metrics, one row an optimizer step, the same on every rank. `batches` holds one reference a data-parallel rank."""
+        return self.trainer.train(rollout_id, ray.get(batches[self.trainer.parallel.dp_rank], timeout=HANDOVER_S))
+
+    def save_hf(self, directory: str) -> None:
+        self.trainer.save_hf(directory)
+
+    def close(self) -> None:
+        if self.sync is not None:
+            self.sync.close()
+        if self.trainer is not None:
+            self.trainer.close()
+
+
+class Trainers:
+    """All ranks of the actor model. What a method returns is one reference a rank."""
+
+    def __init__(self, config: Config, placement: Placement) -> None:
+        self.ranks = [
+            ray.remote(TrainActor)
+            .options(name=f"trainer-{rank}", **placement.options([place]))
+            .remote(config, rank, len(placement.train), place.host)
+            for rank, place in enumerate(placement.train)
+        ]
+
+    def start(self) -> list[ray.ObjectRef]:
+        """Builds the model on every rank."""
+        host, port = wait(self.ranks[0].meeting_point.remote(), "the first training rank to start", MEETING_S)
+        return [rank.start.remote(host, port) for rank in self.ranks]
+
+    def connect(self, engines: list[EngineControl]) -> list[ray.ObjectRef]:
+        return [rank.connect.remote(engines) for rank in self.ranks]
+
+    def push(self, version: int) -> list[ray.ObjectRef]:
+        return [rank.push.remote(version) for rank in self.ranks]
+
+    def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> list[ray.ObjectRef]:
+        return [rank.train.remote(rollout_id, batches) for rank in self.ranks]
+
+    def save_hf(self, directory: str) -> list[ray.ObjectRef]:
+        return [rank.save_hf.remote(directory) for rank in self.ranks]
+
+    def close(self) -> list[ray.ObjectRef]:
+        return [rank.close.remote() for rank in self.ranks]

@@ -1,0 +1,88 @@
+"""Recorder: what happens in a run, told once, to everybody who listens: console, metrics.jsonl, trackers, timeline.
+
+    with recorder.step(rollout_id) as step:
+        with step.clock("train"):
+            ...
+        step.add({"rollout/raw_reward": 0.5})
+
+Invariant: a step is written when it is over, whole; a step that failed leaves its spans in the timeline and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from slime.observe.console import Console
+from slime.observe.metrics import Metrics
+from slime.observe.run_dir import RunDir, Transcript
+from slime.observe.timeline import Timeline
+from slime.observe.trackers import Tracker
+
+Row = dict[str, float]
+
+
+class StepRecord:
+    """One step of the driver. `metrics` are on the axis of rollouts, `train_rows` one an optimizer step."""
+
+    def __init__(self, rollout_id: int, timeline: Timeline) -> None:
+        self.rollout_id = rollout_id
+        self.metrics: Row = {}
+        self.train_rows: Sequence[Row] = ()
+        self._timeline = timeline
+
+    def add(self, metrics: Mapping[str, float], train_rows: Sequence[Row] = ()) -> None:
+        self.metrics |= metrics
+        self.train_rows = train_rows or self.train_rows
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Times the block as perf/<name>_time, in seconds."""
+        start = time.perf_counter()
+        with self._timeline.span(name, rollout_id=self.rollout_id):
+            yield
+        self.metrics[f"perf/{name}_time"] = time.perf_counter() - start
+
+
+class Recorder:
+    """Use as a context manager: the trackers end with it."""
+
+    def __init__(self, run: RunDir, console: Console, trackers: Sequence[Tracker] = ()) -> None:
+        self.run = run
+        self.console = console
+        self._metrics = Metrics(run, trackers, warn=console.warn)
+        self._timeline = Timeline(run)
+        self._optimizer_steps = 0
+
+    @contextmanager
+    def step(self, rollout_id: int) -> Iterator[StepRecord]:
+        record = StepRecord(rollout_id, self._timeline)
+        with record.clock("step"):
+            yield record
+        metrics = record.metrics
+        waited, trained = metrics.get("perf/train_wait_time"), metrics.get("perf/train_time")
+        if waited is not None and trained is not None:
+            metrics["perf/wait_time_ratio"] = waited / (waited + trained)
+        self._metrics.log(metrics, step=rollout_id)
+        for row in record.train_rows:
+            self._metrics.log(row, step=self._optimizer_steps)
+            self._optimizer_steps += 1
+        self.console.step(rollout_id, {**(record.train_rows[0] if record.train_rows else {}), **metrics})
+
+    def eval(self, step: int, evaluate: Callable[[], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:
+        """Runs `evaluate`, after `step` steps, and records what it measured and the transcripts of each held-out set."""
+        with self.console.phase("evaluating on held-out prompts", brief=True), self._timeline.span("eval", step=step):
+            metrics, transcripts = evaluate()
+        self._metrics.log(metrics, step=step)
+        self.run.write_samples(step, transcripts)
+        self.console.eval(step, metrics)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.console.close()
+        self._metrics.close()
+        self._timeline.close()

@@ -1,0 +1,107 @@
+"""Weights by broadcast, for engines on devices of their own: gloo on a CPU, NCCL on GPUs.
+
+Each pipeline stage has one source, the first rank that holds the stage, and one process group that joins that source (rank 0)
+with every tensor-parallel rank of every engine. Stages send one after the other, so that an engine loads one bucket at a time.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state as mpu
+from torch.distributed import distributed_c10d as c10d
+
+from slime.inference.control import EngineControl, call_all
+from slime.training.trainer import Trainer
+from slime.weights.sync import Bucket, WeightSync, num_bytes
+
+
+class BroadcastSync(WeightSync):
+    """`address` is this machine's, as the engines reach it; `engine_tp` the devices of one engine."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        engines: list[EngineControl],
+        *,
+        buffer_bytes: int,
+        engine_tp: int,
+        address: str,
+        backend: str,
+        timeout: timedelta,
+    ) -> None:
+        super().__init__(trainer, engines, buffer_bytes=buffer_bytes)
+        self.stage, self.num_stages = mpu.get_pipeline_model_parallel_rank(), mpu.get_pipeline_model_parallel_world_size()
+        self.is_source = mpu.get_data_parallel_rank(with_context_parallel=True) == 0 and mpu.get_tensor_model_parallel_rank() == 0
+        self.group_name = f"slime-weights-{self.stage}"
+        # One thread waits for the engines' answers while this one broadcasts.
+        self.waiter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
+        if self.is_source:
+            self.group = self._join(address, engine_tp, backend, timeout)
+
+    def _join(self, address: str, engine_tp: int, backend: str, timeout: timedelta) -> dist.ProcessGroup:
+        """A group beside the default one: neither side may touch the other's world, so it cannot come from `new_group`."""
+        world_size = 1 + len(self.engines) * engine_tp
+        store = dist.TCPStore(address, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
+        joined = self.waiter.submit(
+            call_all,
+            self.engines,
+            "init_weights_update_group",
+            each=[{"rank_offset": 1 + i * engine_tp} for i in range(len(self.engines))],
+            master_address=address,
+            master_port=store.port,
+            world_size=world_size,
+            group_name=self.group_name,
+            backend=backend,
+        )
+        # The same construction as on the engine's side, so that both find each other under the same keys of the store.
+        group, _ = c10d._new_process_group_helper(
+            world_size,
+            0,
+            [],
+            c10d.Backend(backend),
+            c10d.PrefixStore(self.group_name, store),
+            group_name=self.group_name,
+            timeout=timeout,
+        )
+        c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world_size)}
+        joined.result()
+        return group
+
+    def _send(self, version: str) -> int:
+        sent_bytes = 0
+        for stage in range(self.num_stages):
+            if stage == self.stage:
+                for bucket in self.trainer.weights(self.buffer_bytes):
+                    if self.is_source:
+                        self._send_bucket(bucket, version)
+                        sent_bytes += num_bytes(bucket)
+            dist.barrier()
+        return sent_bytes
+
+    def _send_bucket(self, bucket: Bucket, version: str) -> None:
+        # Wide types first: the receiver views slices of one byte buffer, and each must start at a multiple of its item size.
+        bucket = sorted(bucket, key=lambda named: -named[1].element_size())
+        loaded = self.waiter.submit(
+            call_all,
+            self.engines,
+            "update_weights_from_distributed",
+            names=[name for name, _ in bucket],
+            dtypes=[str(tensor.dtype).removeprefix("torch.") for _, tensor in bucket],
+            shapes=[list(tensor.shape) for _, tensor in bucket],
+            group_name=self.group_name,
+            load_format="flattened_bucket",
+            flush_cache=False,
+            weight_version=version,
+        )
+        flat = torch.cat([tensor.detach().contiguous().view(-1).view(torch.uint8) for _, tensor in bucket])
+        dist.broadcast(flat, src=0, group=self.group)
+        loaded.result()
+
+    def close(self) -> None:
+        self.waiter.shutdown(wait=False, cancel_futures=True)
+        if self.is_source:
+            dist.destroy_process_group(self.group)
