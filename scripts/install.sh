@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Makes a virtual environment with the pinned versions of requirements/, and checks what it installed.
+#
+#   scripts/install.sh [--dev] [--gpu] [VENV_DIR]        VENV_DIR: .venv unless said otherwise
+#
+# --dev adds what the tests need. --gpu takes the versions for CUDA. May be interrupted: the next run goes on where it stopped. A
+# finished environment is recognised and left alone.
+# PYTHON=... chooses the interpreter (3.11 to 3.13). Where packages come from is what pip's own configuration says.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+
+VENV=.venv DEV="" KIND=cpu
+for argument in "$@"; do
+    case $argument in
+        --dev) DEV=dev ;;
+        --gpu) KIND=gpu ;;
+        -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+        -*) echo "install.sh: unknown option $argument (there are --dev and --gpu)" >&2; exit 2 ;;
+        *) VENV=$argument ;;
+    esac
+done
+
+fail() { printf 'install.sh: %b\n' "$*" >&2; exit 1; }
+
+# The version of Python that has everything to make an environment with.
+find_python() {
+    local candidate version without=""
+    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
+        version=$("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+        case $version in 3.11 | 3.12 | 3.13) ;; *) continue ;; esac
+        if "$candidate" -c 'import venv, ensurepip' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+        without=$version
+    done
+    [ -z "$without" ] || fail "Python $without has no venv module. Install it and run this again:\n  apt-get install python$without-venv"
+    fail "needs Python 3.11, 3.12 or 3.13, found none${PYTHON:+ at PYTHON=$PYTHON}. Install one and run this again:\n  apt-get install python3 python3-venv"
+}
+
+fingerprint() { # of everything that decides what is installed
+    { echo "$KIND $DEV"; cat requirements/*.txt pyproject.toml scripts/install.sh; } | sha256sum | cut -d' ' -f1
+}
+
+megabytes() { du -sm "$VENV" 2>/dev/null | cut -f1; }
+
+# run_stage NAME COMMAND...: runs it with its output in the log, and shows that it is alive. In a terminal one line that changes, else
+# a line at the start, one every 15 seconds, one at the end.
+STAGE=0 STAGES=0
+run_stage() {
+    local name=$1 began=$SECONDS before size pid status=0 said=0 waited line; shift
+    STAGE=$((STAGE + 1)) before=$(megabytes)
+    line="[$STAGE/$STAGES] $name"
+    echo "$name" > "$VENV/.slime-stage"
+    printf '\n== %s\n' "$*" >> "$LOG"
+    [ -t 1 ] || echo "$line ..."
+    "$@" >> "$LOG" 2>&1 < /dev/null &
+    pid=$!
+    trap 'kill $pid 2>/dev/null; wait $pid 2>/dev/null; printf "\ninterrupted: run this again to go on\n"; exit 130' INT TERM
+    while kill -0 $pid 2>/dev/null; do
+        sleep 0.2
+        waited=$((SECONDS - began))
+        if [ -t 1 ]; then
+            printf '\r\033[K%s  %d s  %.60s' "$line" "$waited" "$(tail -n 1 "$LOG" | tr -d '\r' | sed 's/^ *//')"
+        elif [ $((waited - said)) -ge 15 ]; then
+            said=$waited
+            echo "$line ... $waited s"
+        fi
+    done
+    wait $pid || status=$?
+    trap - INT TERM
+    [ ! -t 1 ] || printf '\r\033[K'
+    if [ $status -ne 0 ]; then
+        echo "$line failed; the end of $LOG:" >&2
+        tail -n 15 "$LOG" | sed 's/^/  | /' >&2
+        fail "run this again to go on where it stopped"
+    fi
+    rm -f "$VENV/.slime-stage"
+    size=$(($(megabytes) - ${before:-0}))
+    printf '%-58s %4d s %6d MB\n' "$line" $((SECONDS - began)) "$size"
+}
+
+pip_install() { # a stage that was interrupted may have left half a package, so it is done again from the start
+    local name=$1 again=(); shift
+    [ "$name" != "$UNFINISHED" ] || again=(--force-reinstall --no-deps)
+    run_stage "$name" "$VENV/bin/python" -m pip install --progress-bar off ${again[@]+"${again[@]}"} "$@"
+}
+
+PRINT=$(fingerprint)
+STAMP=$VENV/.slime-installed
+if [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$PRINT" ] && [ -x "$VENV/bin/python" ]; then
+    echo "$VENV is up to date"
+    exit 0
+fi
+
+exec 9< . # one install at a time: the lock is on this directory, and leaves no file
+if command -v flock > /dev/null && ! flock -n 9; then
+    echo "another install is running in $PWD: waiting for it"
+    flock 9
+fi
+if [ -e "$VENV" ] && [ ! -f "$VENV/pyvenv.cfg" ] && [ -n "$(ls -A "$VENV")" ]; then
+    fail "$VENV is there and is no virtual environment: move it away, or name another directory"
+fi
+FREE=$(df -Pm "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')
+[ -x "$VENV/bin/python" ] || [ "$FREE" -ge 4000 ] || fail "needs 4 GB of free disk (2 GB stay in use), $(dirname "$VENV") has $FREE MB"
+
+BEGAN=$SECONDS
+if ! "$VENV/bin/python" -m pip --version > /dev/null 2>&1; then
+    FOUND=$(find_python)
+    echo "making $VENV with $("$FOUND" --version) ($FOUND)"
+    "$FOUND" -m venv --clear "$VENV"
+fi
+rm -f "$STAMP"
+LOG=$VENV/install.log
+UNFINISHED=$(cat "$VENV/.slime-stage" 2>/dev/null || true)
+NO_DEPS=$(mktemp -d)
+trap 'rm -rf "$NO_DEPS"' EXIT
+MEGATRON=$NO_DEPS/megatron.txt OTHERS=$NO_DEPS/others.txt
+grep '^megatron-core==' requirements/cpu-nodeps.txt > "$MEGATRON"
+grep -v '^megatron-core==' requirements/cpu-nodeps.txt > "$OTHERS"
+
+if [ $KIND = cpu ]; then
+    STAGES=6
+    pip_install "torch for the CPU" "$(grep '^torch==' requirements/cpu.txt)"
+    pip_install "SGLang, its router, xgrammar" --no-deps -r "$OTHERS"
+    # it says that it needs Python 3.12, and ships for 3.11
+    pip_install "Megatron-core" --no-deps --ignore-requires-python -r "$MEGATRON"
+    pip_install "Ray, transformers and the rest" -r requirements/cpu.txt ${DEV:+-r requirements/dev.txt -r requirements/trackers.txt}
+else
+    STAGES=3
+    pip_install "SGLang, Megatron-core, Ray for CUDA" -r requirements/gpu.txt ${DEV:+-r requirements/dev.txt -r requirements/trackers.txt}
+fi
+pip_install "slime" --no-deps --no-build-isolation --editable .
+run_stage "checking what is installed" "$VENV/bin/python" -m slime.doctor --imports
+echo "$PRINT" > "$STAMP"
+echo "$VENV is ready: $((SECONDS - BEGAN)) s, $(megabytes) MB. Next: bash scripts/quickstart.sh"
