@@ -128,17 +128,17 @@ class Phase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        self._watch.join()
         terminal = self._console.terminal
         with self._console._lock:
             self._console._phases.remove(self)
             if self._brief and kind is None:
                 self._console._write()
-                return
-            how = "" if kind is None else "failed after " if issubclass(kind, Exception) else "interrupted after "
-            mark = terminal.paint("✓ ", "green") if kind is None else terminal.paint("✗ ", "red")
-            text = f"{self._text} {terminal.paint('...', 'dim')} {how}{seconds(self.elapsed)}"
-            self._console.say(mark + text if terminal.live else text)
+            else:
+                how = "" if kind is None else "failed after " if issubclass(kind, Exception) else "interrupted after "
+                mark = terminal.paint("✓ ", "green") if kind is None else terminal.paint("✗ ", "red")
+                text = f"{self._text} {terminal.paint('...', 'dim')} {how}{seconds(self.elapsed)}"
+                self._console.say(mark + text if terminal.live else text)
+        self._watch.join()
 
     @property
     def elapsed(self) -> float:
@@ -152,15 +152,19 @@ class Phase:
     def _tick(self) -> None:
         while not self._over.wait(TICK_S):
             with self._console._lock:
-                if self._console._phases[-1] is self:
+                if self._console._phases[-1:] == [self]:
                     self._console._erase()
                     self._console._draw()
 
     def _announce(self) -> None:
         """Whole lines for a log: that it has begun, and from time to time that it goes on."""
         if not self._brief and not self._over.wait(SAY_AFTER_S):
-            self._console.say(f"{self._text} ...")
+            self._say_unless_over(f"{self._text} ...")
         while not self._over.wait(SAY_EVERY_S):
-            self._console.say(
-                f"{self._text} ... {seconds(self.elapsed)} so far" + (f", {self._note}" if self._note else "")
-            )
+            note = f", {self._note}" if self._note else ""
+            self._say_unless_over(f"{self._text} ... {seconds(self.elapsed)} so far{note}")
+
+    def _say_unless_over(self, text: str) -> None:
+        with self._console._lock:
+            if not self._over.is_set():
+                self._console.say(text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 PREFIXES = ("rollout", "perf", "train", "critic-train", "eval", "passrate", "multi_turn", "multi_turn_metric")
 AXES = ("rollout/step", "train/step", "eval/step")
@@ -38,7 +38,7 @@ class Metric:
 
 
 ROLLOUT = (
-    Metric("rollout/step", "", "the rollout this row is about: the axis of rollout/* and perf/*"),
+    Metric("rollout/step", "", "the rollout this row is about: the axis of `rollout/*` and `perf/*`"),
     Metric("rollout/raw_reward", "reward", "mean reward of the samples, as the grader gave it"),
     Metric(
         "rollout/rewards", "reward", "mean reward after normalisation in the group: what the advantages are made of"
@@ -47,7 +47,7 @@ ROLLOUT = (
     Metric("rollout/response_lengths", "tokens", "mean length of the responses that were trained on"),
     Metric("rollout/total_lengths", "tokens", "mean length of prompt and response"),
     Metric("rollout/truncated_ratio", "share", "responses that hit the length limit"),
-    Metric("rollout/thinking_ratio", "share", "responses that hold a closed <think> part"),
+    Metric("rollout/thinking_ratio", "share", "responses that hold a closed `<think>` part"),
     Metric("rollout/repetition_frac", "share", "responses that end in a loop of the same text"),
     Metric("rollout/zero_std/count_{reward}", "groups", "groups whose samples all got this reward: they teach nothing"),
     Metric("rollout/dynamic_filter/{reason}", "groups", "groups that the dynamic filter dropped, by its reason"),
@@ -63,14 +63,14 @@ ROLLOUT = (
 )
 
 TRAIN = (
-    Metric("train/step", "", "the optimizer step this row is about: the axis of train/*"),
+    Metric("train/step", "", "the optimizer step this row is about: the axis of `train/*`"),
     Metric("train/loss", "", "what is minimised"),
     Metric("train/pg_loss", "", "its policy-gradient part"),
     Metric("train/pg_clipfrac", "share", "tokens whose probability ratio was clipped"),
     Metric("train/ppo_kl", "nats", "mean of log-probability at sampling less log-probability now"),
     Metric("train/entropy_loss", "nats", "mean entropy of the token distributions"),
     Metric("train/kl_loss", "nats", "divergence from the reference model, before its coefficient"),
-    Metric(LOGPROB_DIFF, "nats", "mean |trainer - engine| of the sampled tokens' log-probabilities"),
+    Metric(LOGPROB_DIFF, "nats", "mean difference, trainer to engine, of the sampled tokens' log-probabilities"),
     Metric(f"{LOGPROB_DIFF}_max", "nats", "the largest of them: a jump means that the weight sync is broken"),
     Metric("train/grad_norm", "", "norm of the gradient before clipping"),
     Metric("train/lr-pg_{group}", "", "learning rate of a parameter group"),
@@ -90,13 +90,13 @@ PERF = (
     Metric("perf/sleep_time", "s", "colocated: the engines give their memory back"),
     Metric("perf/wake_up_time", "s", "colocated: the engines take it again"),
     Metric("perf/save_model_time", "s", "writing a checkpoint"),
-    Metric("perf/wait_time_ratio", "share", "train_wait_time of step_time"),
+    Metric("perf/wait_time_ratio", "share", "`train_wait_time` of it and `train_time` together"),
     Metric("perf/longest_sample_tokens_per_sec", "tokens/s", "of the longest response: it sets the pace of a step"),
-    Metric("perf/tokens_per_gpu_per_sec", "tokens/s", "response tokens a second of rollout_time, by engine device"),
+    Metric("perf/tokens_per_gpu_per_sec", "tokens/s", "response tokens a second of `rollout_time`, by engine device"),
     Metric("perf/effective_tokens_per_gpu_per_sec", "tokens/s", "the same, only of tokens that are trained on"),
     Metric(f"perf/non_generation_time/{STATISTIC}", "s", "of a sample: tools and other waits between generations"),
     Metric(f"perf/request/e2e_latency/{STATISTIC}", "s", "of a request, as the engine measures it"),
-    Metric("perf/actor_train_tok_per_s", "tokens/s", "tokens trained on a second of actor_train_time"),
+    Metric("perf/actor_train_tok_per_s", "tokens/s", "tokens trained on a second of `actor_train_time`"),
     Metric("perf/update_weights_wire_bytes", "bytes", "sent by one weight update"),
 )  # fmt: skip
 
@@ -107,13 +107,14 @@ EVAL = (
     Metric("eval/{set}-pass@{k}", "share", "its prompts solved by at least one of k samples, unbiased estimate"),
     Metric(f"eval/{{set}}/response_len/{STATISTIC}", "tokens", "length of its responses"),
     Metric("eval/{set}/repetition_frac", "share", "its responses that end in a loop of the same text"),
-    Metric("eval/{set}/thinking_ratio", "share", "its responses that hold a closed <think> part"),
+    Metric("eval/{set}/thinking_ratio", "share", "its responses that hold a closed `<think>` part"),
 )
 
 SECTIONS = {"Rollout": ROLLOUT, "Training": TRAIN, "Time and speed": PERF, "Held-out prompts": EVAL}
 METRICS = tuple(metric for section in SECTIONS.values() for metric in section)
 
 
+@cache
 def find(name: str) -> Metric | None:
     """The entry that documents `name`: of those that match, the one that says most of it literally."""
     matching = [metric for metric in METRICS if metric.matches(name)]
