@@ -24,51 +24,61 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-GRACE = 3.0  # seconds that a rank has to write down its stack when the deadline is over
+START = 120.0  # seconds that the processes may take to start, on a busy machine
+GRACE = 3.0  # seconds between the first sign of an end and the last
 
 
 def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, deadline: float = 120.0) -> list[Any]:
     """function(*arguments) on ranks 0..world_size-1; returns what each returned, by rank (tensors as copies).
 
-    Raises AssertionError with the traceback of the first rank that failed or, after `deadline` seconds, with the stacks of those
-    that are still running. No process outlives the call.
+    Raises AssertionError with the traceback of the first rank that failed or, when they take more than `deadline` seconds, with the
+    stack of each that was still running. No process outlives the call.
     """
     context = multiprocessing.get_context("spawn")
-    end = time.monotonic() + deadline
+    latest_end = time.monotonic() + START + deadline + GRACE
+    processes = []
+    ranks: dict[Connection, int] = {}
+    results: dict[int, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        ranks: dict[Connection, int] = {}
-        processes = []
-        for rank in range(world_size):
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(theirs, scratch, rank, world_size, end, function, arguments), daemon=True)
-            process.start()
-            theirs.close()  # so that the death of the rank is the end of the pipe
-            processes.append(process)
-            ranks[ours] = rank
-        results: dict[int, Any] = {}
+        stacks = [Path(scratch) / f"stack-{rank}" for rank in range(world_size)]
         try:
+            for rank in range(world_size):
+                stacks[rank].touch()
+                ours, theirs = context.Pipe(duplex=False)
+                where = (theirs, f"file://{scratch}/store", stacks[rank], rank, world_size, deadline)
+                processes.append(context.Process(target=_rank, args=(*where, function, arguments), daemon=True))
+                processes[rank].start()
+                theirs.close()  # so that the pipe ends with the process
+                ranks[ours] = rank
             while ranks:
-                ready = wait(list(ranks), timeout=max(0.0, end + GRACE - time.monotonic()))
-                if not ready:
-                    stacks = "\n".join(f"rank {rank}:\n{_stack_file(scratch, rank).read_text()}" for rank in sorted(ranks.values()))
-                    raise AssertionError(f"{function.__name__}: not done after {deadline:.0f} s. Still running:\n{stacks}")
+                ready = wait(list(ranks), timeout=max(0.0, latest_end - time.monotonic()))
+                assert ready, f"{function.__name__}: ranks {sorted(ranks.values())} did not start within {START:.0f} s"
                 for connection in ready:
                     rank = ranks.pop(connection)
                     try:
-                        data = connection.recv_bytes()
+                        report = connection.recv_bytes()
                     except EOFError:
-                        processes[rank].join(GRACE)
-                        raise AssertionError(f"rank {rank} of {world_size} died with exit code {processes[rank].exitcode}") from None
-                    ok, value = _unpacked(data)
+                        raise AssertionError(_obituary(function, rank, deadline, processes, stacks)) from None
+                    ok, value = _unpacked(report)
                     assert ok, f"rank {rank} of {world_size} failed in {function.__name__}:\n{value}"
                     results[rank] = value
-            for process in processes:
-                process.join(max(0.0, end + GRACE - time.monotonic()))
         finally:
             for process in processes:
+                process.join(GRACE if len(results) == world_size else 0.0)
                 process.kill()
                 process.join()
     return [results[rank] for rank in range(world_size)]
+
+
+def _obituary(function: Callable[..., Any], rank: int, deadline: float, processes: list[Any], stacks: list[Path]) -> str:
+    """Why a process ended without a report."""
+    processes[rank].join(GRACE)
+    if not stacks[rank].stat().st_size:
+        return f"rank {rank} of {len(processes)} died in {function.__name__} with exit code {processes[rank].exitcode}"
+    for process in processes:
+        process.join(GRACE)  # its deadline is over as well
+    texts = [f"rank {r}:\n{text}" for r, stack in enumerate(stacks) if (text := stack.read_text())]
+    return f"{function.__name__}: not done after {deadline:.0f} s. Still running:\n" + "\n".join(texts)
 
 
 def _packed(value: Any) -> bytes:
@@ -82,39 +92,30 @@ def _unpacked(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=False)  # from a process of this very test
 
 
-def _stack_file(scratch: str, rank: int) -> Path:
-    return Path(scratch) / f"stack-{rank}"
-
-
 def _rank(
     report: Connection,
-    scratch: str,
+    store: str,
+    stack: Path,
     rank: int,
     world_size: int,
-    end: float,
+    deadline: float,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
-    remaining = max(1.0, end - time.monotonic())
-    stack = _stack_file(scratch, rank).open("w")
-    faulthandler.dump_traceback_later(remaining, file=stack)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    try:
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{scratch}/store",
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=remaining + 2 * GRACE),  # a hang is reported with stacks first
-        )
-        answer = _packed((True, function(*arguments)))
-        dist.barrier()  # nobody leaves while another still talks to it
-    except BaseException:
-        answer = _packed((False, traceback.format_exc()))
-    # Reported before the connections to other ranks break: theirs would only be consequences.
+    timeout = timedelta(seconds=START + deadline)  # of one collective: the deadline below comes first, and says more
+    with stack.open("w") as stack_file:
+        try:
+            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=timeout)
+            faulthandler.dump_traceback_later(deadline, exit=True, file=stack_file)
+            answer = _packed((True, function(*arguments)))
+            dist.barrier()  # nobody leaves while another still talks to it
+        except BaseException:
+            answer = _packed((False, traceback.format_exc()))
+        faulthandler.cancel_dump_traceback_later()
+    # Reported before the connections to the other ranks break: what they say then is only a consequence.
     report.send_bytes(answer)
     report.close()
-    faulthandler.cancel_dump_traceback_later()
     if dist.is_initialized():
         dist.destroy_process_group()

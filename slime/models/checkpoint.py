@@ -1,6 +1,6 @@
 """Checkpoint: the safetensors files of one directory, read in slices.
 
-Invariant: opening reads the headers' names only; `fetch` reads the bytes of the slice and no others.
+Invariant: files are mapped, not read: opening one touches its header, `fetch` the pages that hold the slice.
 """
 
 from __future__ import annotations

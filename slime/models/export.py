@@ -7,17 +7,19 @@ broadcast over the pipeline with across_pp.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from slime.models.shard import Entry, Shard
+from slime.models.shard import Axis, Entry, Shard
 
 Bucket = list[tuple[str, Tensor]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,12 @@ class Spec:
     dtype: torch.dtype
 
     @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
     def nbytes(self) -> int:
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
+        return self.numel * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -71,43 +77,32 @@ def export_hf(shard: Shard, bucket_bytes: int, across_pp: bool = False) -> Itera
 
 
 def _plan(shard: Shard, bucket_bytes: int) -> list[Gather]:
-    """As many consecutive entries at a time as fit into one bucket once they are gathered."""
-    plan: list[Gather] = []
-    entries: list[Entry] = []
-    specs: list[Spec] = []
-    for entry in shard.entries:
-        if entry.is_copy:
-            continue
-        new = _specs(entry)
-        if entries and _nbytes(specs) + _nbytes(new) > bucket_bytes:
-            plan.append(Gather(entries, _split(specs, bucket_bytes)))
-            entries, specs = [], []
-        entries.append(entry)
-        specs += new
-    if entries:
-        plan.append(Gather(entries, _split(specs, bucket_bytes)))
+    pieces = [(entry, _specs(entry)) for entry in shard.entries if not entry.is_copy]
+    plan = []
+    for together in _packed(pieces, lambda piece: sum(spec.nbytes for spec in piece[1]), bucket_bytes):
+        specs = [spec for _, of_entry in together for spec in of_entry]
+        plan.append(Gather([entry for entry, _ in together], _packed(specs, lambda spec: spec.nbytes, bucket_bytes)))
     return plan
 
 
 def _specs(entry: Entry) -> list[Spec]:
     """The HF tensors of an entry, those of its counterparts on the other expert-parallel ranks included."""
-    shapes = entry.mine.shapes(tuple(entry.tensor.shape), entry.cut.size)
-    dtype = entry.tensor.dtype
+    shapes = entry.mine.shapes(tuple(entry.parameter.shape), entry.cut.size)
+    dtype = entry.parameter.dtype
     return [Spec(name, shape, dtype) for mapping in entry.mappings for name, shape in zip(mapping.names, shapes, strict=True)]
 
 
-def _nbytes(specs: Iterable[Spec]) -> int:
-    return sum(spec.nbytes for spec in specs)
-
-
-def _split(specs: list[Spec], bucket_bytes: int) -> list[list[Spec]]:
-    """Consecutive specs, each part as large as fits, and never empty."""
-    buckets: list[list[Spec]] = [[]]
-    for spec in specs:
-        if buckets[-1] and _nbytes(buckets[-1]) + spec.nbytes > bucket_bytes:
-            buckets.append([])
-        buckets[-1].append(spec)
-    return buckets
+def _packed(items: Iterable[T], nbytes: Callable[[T], int], limit: int) -> list[list[T]]:
+    """Consecutive items, as many at a time as fit; one that is larger than the limit is alone."""
+    packs: list[list[T]] = []
+    room = -1
+    for item in items:
+        room -= nbytes(item)
+        if room < 0:
+            packs.append([])
+            room = limit - nbytes(item)
+        packs[-1].append(item)
+    return packs
 
 
 def _gathered(plan: list[Gather]) -> Iterator[Bucket]:
@@ -119,21 +114,21 @@ def _gathered(plan: list[Gather]) -> Iterator[Bucket]:
 
 def _gather(entries: list[Entry]) -> Bucket:
     """The HF tensors of these entries; one collective for each group of ranks and dtype among them."""
-    parts = {id(entry): [entry.tensor] for entry in entries}
-    together: dict[tuple[dist.ProcessGroup, torch.dtype], list[Entry]] = {}
-    for entry in entries:
+    parts = [[entry.tensor] for entry in entries]  # of each entry: those of all its holders
+    together: dict[tuple[Axis, torch.dtype], list[int]] = {}
+    for i, entry in enumerate(entries):
         if entry.holders:
-            together.setdefault((entry.holders.group, entry.tensor.dtype), []).append(entry)
-    for (group, _), members in together.items():
-        flat = torch.cat([entry.tensor.reshape(-1) for entry in members])
-        of_ranks = flat.new_empty(members[0].holders.size, flat.numel())
-        dist.all_gather_into_tensor(of_ranks.view(-1), flat, group=group)
-        for entry, columns in zip(members, of_ranks.split([entry.tensor.numel() for entry in members], dim=1), strict=True):
-            parts[id(entry)] = [row.view(entry.tensor.shape) for row in columns]
+            together.setdefault((entry.holders, entry.parameter.dtype), []).append(i)
+    for (holders, _), members in together.items():
+        flat = torch.cat([entries[i].tensor.reshape(-1) for i in members])
+        of_ranks = flat.new_empty(holders.size, flat.numel())
+        dist.all_gather_into_tensor(of_ranks.view(-1), flat, group=holders.group)
+        for i, columns in zip(members, of_ranks.split([entries[i].parameter.numel() for i in members], dim=1), strict=True):
+            parts[i] = [row.view(entries[i].parameter.shape) for row in columns]
     bucket: Bucket = []
-    for entry in entries:
+    for entry, of_entry in zip(entries, parts, strict=True):
         for i, mapping in enumerate(entry.mappings):
-            shards = parts[id(entry)][i * entry.cut.size : (i + 1) * entry.cut.size]
+            shards = of_entry[i * entry.cut.size : (i + 1) * entry.cut.size]
             bucket += zip(mapping.names, mapping.rebuild(shards), strict=True)
     return bucket
 
@@ -162,7 +157,7 @@ def _receive(specs: list[Spec], stage: int, shard: Shard) -> Bucket:
     received: dict[str, Tensor] = {}
     for dtype in _dtypes(specs):
         members = [spec for spec in specs if spec.dtype == dtype]
-        sizes = [torch.Size(spec.shape).numel() for spec in members]
+        sizes = [spec.numel for spec in members]
         flat = torch.empty(sum(sizes), dtype=dtype, device=shard.device)
         dist.broadcast(flat, group=shard.pipeline.group, group_src=stage)
         received |= {spec.name: piece.view(spec.shape) for spec, piece in zip(members, flat.split(sizes), strict=True)}

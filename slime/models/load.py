@@ -29,7 +29,7 @@ def load_hf(shard: Shard, directory: str | Path) -> int:
         if name not in wanted and not family.ignores(name)
     }
     for entry in shard.entries:
-        shapes = entry.mine.shapes(tuple(entry.tensor.shape), entry.cut.size)
+        shapes = entry.mine.shapes(tuple(entry.parameter.shape), entry.cut.size)
         problems |= {p for name, shape in zip(entry.mine.names, shapes, strict=True) if (p := checkpoint.problem(name, shape))}
     if problems:
         lines = sorted(problems)
@@ -39,6 +39,6 @@ def load_hf(shard: Shard, directory: str | Path) -> int:
             + "\n  ".join(lines[:SHOWN] + more)
         )
     for entry in shard.entries:
-        local = tuple(entry.tensor.shape)
+        local = tuple(entry.parameter.shape)
         entry.tensor.copy_(entry.mine.take(checkpoint.fetch, local, entry.cut.rank, entry.cut.size))
     return checkpoint.bytes_read

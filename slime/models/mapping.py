@@ -42,7 +42,7 @@ class Mapping(ABC):
 
     @abstractmethod
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """The HF tensors from the parameters of all ranks. With one shard they are views of it wherever the layout allows."""
+        """The HF tensors, contiguous, from the parameters of all ranks; views wherever there is one rank and the layout allows."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class QKV(Mapping):
         fused = _joined(shards, dim=0)
         heads = self.num_heads // self.num_groups
         by_group = fused.view(self.num_groups, heads + 2, self.head_dim, *fused.shape[1:])
-        return [t.reshape(-1, *fused.shape[1:]) for t in by_group.split([heads, 1, 1], dim=1)]
+        return [t.reshape(-1, *fused.shape[1:]).contiguous() for t in by_group.split([heads, 1, 1], dim=1)]
 
 
 def _part(rows: int, part: int) -> slice:

@@ -53,6 +53,7 @@ class _Writer:
         self.partial = self.directory.with_name(f".{self.directory.name}.partial")
         self.replaced = self.directory.with_name(f".{self.directory.name}.replaced")
         self.pending: dict[str, Tensor] = {}  # of the file to come
+        self.pending_bytes = 0
         self.written: list[list[str]] = []  # names of the tensors, a list a file
         self.total_size = 0
         self.failure: Exception | None = None
@@ -78,15 +79,16 @@ class _Writer:
     def add(self, bucket: Bucket) -> None:
         for name, tensor in bucket:
             tensor = tensor.to("cpu", self.dtype or tensor.dtype)
-            if self.pending and sum(t.nbytes for t in self.pending.values()) + tensor.nbytes > self.file_bytes:
+            if self.pending and self.pending_bytes + tensor.nbytes > self.file_bytes:
                 self._write()
             self.pending[name] = tensor
+            self.pending_bytes += tensor.nbytes
 
     def _write(self) -> None:
         save_file(self.pending, self.partial / f"{len(self.written)}", metadata={"format": "pt"})
         self.written.append(list(self.pending))
-        self.total_size += sum(tensor.nbytes for tensor in self.pending.values())
-        self.pending = {}
+        self.total_size += self.pending_bytes
+        self.pending, self.pending_bytes = {}, 0
 
     def finish(self) -> None:
         self._write()

@@ -35,12 +35,17 @@ class Axis:
 class Entry:
     """One local tensor. `mappings` has one for each expert-parallel rank if it belongs to a routed expert, else exactly one."""
 
-    tensor: Tensor
+    parameter: Tensor  # the model's own object: Megatron's DDP and optimizers replace its data
     mappings: tuple[Mapping, ...]
     mine: Mapping  # the one of `mappings` that this rank holds
     cut: Axis  # the ranks that hold the parts of the same tensor
     holders: Axis | None  # the ranks whose tensors together make those of all `mappings`, mapping after mapping; None: this one alone
     is_copy: bool  # of a tensor that another pipeline stage owns: loaded, never exported
+
+    @property
+    def tensor(self) -> Tensor:
+        """The values that the parameter has now."""
+        return self.parameter.detach()
 
 
 class Shard:
@@ -70,13 +75,13 @@ class Shard:
 
     @property
     def device(self) -> torch.device:
-        return self.entries[0].tensor.device
+        return self.entries[0].parameter.device
 
     def _entries(self, model: nn.Module, unknown: list[str]) -> Iterator[Entry]:
         layers = [layer.layer_number - 1 for layer in model.decoder.layers]  # Megatron counts from 1
         num_local_experts = (model.config.num_moe_experts or 0) // self.expert.size
         parameters = dict(model.named_parameters())
-        for name, tensor in (parameters | dict(model.named_buffers())).items():
+        for name, parameter in (parameters | dict(model.named_buffers())).items():
             names = global_names(local_spec_name(name), layers, num_local_experts, self.expert.size)
             mappings = tuple(self.family.tensors[n] for n in names if n in self.family.tensors)
             if len(mappings) == len(names):
@@ -88,7 +93,7 @@ class Shard:
                 if isinstance(mine, Replicated) and not mine.expert or holders.size == 1:
                     holders = None
                 # Megatron marks the second copy of a tied embedding, on a stage other than the first, as shared.
-                yield Entry(tensor.detach(), mappings, mine, cut, holders, is_copy=getattr(tensor, "shared", False))
+                yield Entry(parameter, mappings, mine, cut, holders, is_copy=getattr(parameter, "shared", False))
             elif name in parameters:
                 unknown.append(name)
 

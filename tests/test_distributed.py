@@ -1,0 +1,55 @@
+"""The helper that other tests stand on: results, failures and hangs of ranks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.distributed import run_ranks
+
+
+def gather_ranks(offset: int) -> list[int]:
+    ranks = [torch.zeros(1, dtype=torch.long) for _ in range(dist.get_world_size())]
+    dist.all_gather(ranks, torch.tensor([dist.get_rank() + offset]))
+    return [int(rank) for rank in ranks]
+
+
+def fail_on_one() -> None:
+    if dist.get_rank() == 1:
+        raise KeyError("the cause")
+    dist.barrier()
+
+
+def hang_on_one() -> None:
+    if dist.get_rank() == 1:
+        wait_for_nobody()
+
+
+def wait_for_nobody() -> None:
+    dist.recv(torch.zeros(1), src=0)
+
+
+def die() -> None:
+    os._exit(7)
+
+
+def test_results_come_by_rank():
+    assert run_ranks(gather_ranks, 2, 10) == [[10, 11], [10, 11]]
+
+
+def test_the_first_failure_is_raised_with_its_traceback():
+    with pytest.raises(AssertionError, match=r"(?s)rank 1 of 2 failed in fail_on_one:.*in fail_on_one.*KeyError: 'the cause'"):
+        run_ranks(fail_on_one, 2)
+
+
+def test_a_hang_ends_at_the_deadline_with_stacks():
+    with pytest.raises(AssertionError, match=r"(?s)not done after 1 s.*rank 1:.*wait_for_nobody"):
+        run_ranks(hang_on_one, 2, deadline=1)
+
+
+def test_a_dead_rank_is_noticed():
+    with pytest.raises(AssertionError, match="rank 0 of 1 died in die with exit code 7"):
+        run_ranks(die, 1)
