@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 
 from slime.observe.metrics import MetricsError
-from slime.observe.report import report
+from slime.observe.report import print_summary
 from slime.observe.run_dir import LATEST, RunDir, RunDirError
-from slime.observe.summary import summarize
-from slime.observe.terminal import Terminal
 
 
 def main() -> int:
@@ -21,7 +19,7 @@ def main() -> int:
     path = parser.parse_args().run_dir
     try:
         run = RunDir.open(Path("runs", LATEST) if str(path) == LATEST and not path.exists() else path)
-        print(report(summarize(run), Terminal(sys.stdout)))
+        print_summary(run)
     except (RunDirError, MetricsError) as e:
         print(e, file=sys.stderr)
         return 1

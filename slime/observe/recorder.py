@@ -22,26 +22,47 @@ from slime.observe.timeline import Timeline
 from slime.observe.trackers import Tracker
 
 Row = dict[str, float]
+CLOCKS = {"train_wait": "waiting for rollout", "train": "training on rollout"}  # what a person calls them
+ELSEWHERE = {  # what other processes time: name -> process, in the order of their work
+    "sleep": "engines",
+    "data_preprocess": "trainers",
+    "ref_log_probs": "trainers",
+    "log_probs": "trainers",
+    "actor_train": "trainers",
+    "wake_up": "engines",
+    "update_weights": "engines",
+}
 
 
 class StepRecord:
     """One step of the driver. `metrics` are on the axis of rollouts, `train_rows` one an optimizer step."""
 
-    def __init__(self, rollout_id: int, timeline: Timeline) -> None:
+    def __init__(self, rollout_id: int, console: Console, timeline: Timeline) -> None:
         self.rollout_id = rollout_id
+        self._console = console
         self.metrics: Row = {}
         self.train_rows: Sequence[Row] = ()
         self._timeline = timeline
 
     def add(self, metrics: Mapping[str, float], train_rows: Sequence[Row] = ()) -> None:
+        """Joins `metrics` to those of the step, when what they measured has just ended.
+
+        The times among them that other processes took go into the timeline, one after another, the last ending now.
+        """
         self.metrics |= metrics
         self.train_rows = train_rows or self.train_rows
+        end = time.time()
+        for name, process in reversed(ELSEWHERE.items()):
+            if seconds := metrics.get(f"perf/{name}_time"):
+                self._timeline.add(name, end - seconds, end, process=process, rollout_id=self.rollout_id)
+                end -= seconds
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Times the block as perf/<name>_time, in seconds."""
+        """Times the block as perf/<name>_time, in seconds, and shows it while it goes on."""
         start = time.perf_counter()
-        with self._timeline.span(name, rollout_id=self.rollout_id):
+        shown = self._console.phase(f"{CLOCKS.get(name, name)} {self.rollout_id}", brief=True)
+        with shown, self._timeline.span(name, rollout_id=self.rollout_id):
             yield
         self.metrics[f"perf/{name}_time"] = time.perf_counter() - start
 
@@ -58,7 +79,7 @@ class Recorder:
 
     @contextmanager
     def step(self, rollout_id: int) -> Iterator[StepRecord]:
-        record = StepRecord(rollout_id, self._timeline)
+        record = StepRecord(rollout_id, self.console, self._timeline)
         with record.clock("step"):
             yield record
         metrics = record.metrics
@@ -72,7 +93,7 @@ class Recorder:
         self.console.step(rollout_id, {**(record.train_rows[0] if record.train_rows else {}), **metrics})
 
     def eval(self, step: int, evaluate: Callable[[], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:
-        """Runs `evaluate`, after `step` steps, and records what it measured and the transcripts of each held-out set."""
+        """Runs `evaluate`, after `step` steps, and records what it measured and the transcripts of each set."""
         with self.console.phase("evaluating on held-out prompts", brief=True), self._timeline.span("eval", step=step):
             metrics, transcripts = evaluate()
         self._metrics.log(metrics, step=step)

@@ -7,9 +7,11 @@ be.
 from __future__ import annotations
 
 import math
-from typing import Any
+import sys
+from typing import Any, TextIO
 
-from slime.observe.summary import Evaluation, Summary, Transcript
+from slime.observe.run_dir import RunDir
+from slime.observe.summary import Evaluation, Summary, Transcript, summarize
 from slime.observe.terminal import DEFAULT_WIDTH, Terminal, clean, columns_of, mean, seconds, shorten
 
 MARGIN = 13  # columns of the titles at the left
@@ -22,6 +24,12 @@ SHADES = {  # character, the same in ASCII, colour
     "wake": ("░", "w", "blue"),
     "rest": ("·", ".", "dim"),
 }
+
+
+def print_summary(run: RunDir, stream: TextIO | None = None) -> None:
+    """Prints what the run came to. Raises MetricsError for a damaged metrics.jsonl."""
+    stream = stream or sys.stdout
+    print(f"\n{report(summarize(run), Terminal(stream))}", file=stream)
 
 
 def report(summary: Summary, terminal: Terminal) -> str:

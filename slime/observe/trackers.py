@@ -37,7 +37,7 @@ class Tracker(Protocol):
 
 
 class TrackerOptions(Protocol):
-    """The options of "Logging", by their names on the command line."""
+    """The options of "Logging", by their names on the command line, and the optimizer steps of a rollout."""
 
     use_tensorboard: bool
     tb_project_name: str | None
@@ -53,9 +53,10 @@ class TrackerOptions(Protocol):
     wandb_run_id: str | None
     disable_wandb_random_suffix: bool
     wandb_always_use_train_step: bool
+    num_steps_per_rollout: int
 
 
-def make_trackers(options: TrackerOptions, run: RunDir, *, steps_per_rollout: int) -> list[Tracker]:
+def make_trackers(options: TrackerOptions, run: RunDir) -> list[Tracker]:
     """Those that `options` ask for; W&B shows the configuration that was saved in the run directory, which has no
     secrets.
 
@@ -65,7 +66,7 @@ def make_trackers(options: TrackerOptions, run: RunDir, *, steps_per_rollout: in
     if options.use_tensorboard:
         trackers.append(TensorBoard(_tensorboard_directory(options, run)))
     if options.use_wandb:
-        trackers.append(WandB(options, run, steps_per_rollout))
+        trackers.append(WandB(options, run))
     return trackers
 
 
@@ -92,8 +93,8 @@ class WandB:
 
     name = "Weights & Biases"
 
-    def __init__(self, options: TrackerOptions, run: RunDir, steps_per_rollout: int) -> None:
-        self._rollout_scale = steps_per_rollout if options.wandb_always_use_train_step else 1
+    def __init__(self, options: TrackerOptions, run: RunDir) -> None:
+        self._rollout_scale = options.num_steps_per_rollout if options.wandb_always_use_train_step else 1
         wandb = _imported("wandb", "wandb", "--use-wandb")
         if options.wandb_key:
             # W&B uploads the command line as metadata, and with it a key that was given there.

@@ -271,7 +271,7 @@ def test_command_shows_the_latest_run(tmp_path, monkeypatch):
     run = RunDir.create(tmp_path / "runs" / "newest")
     train(Metrics(run), 0, 0.5)
     shown = command("latest", cwd=tmp_path)
-    assert shown.returncode == 0 and shown.stdout.startswith("── newest ──"), shown.stderr
+    assert shown.returncode == 0 and shown.stdout.startswith("\n── newest ──"), shown.stderr
     refused = command("runs/nothing", cwd=tmp_path)
     assert refused.returncode == 1
     assert refused.stderr == "runs/nothing holds no run: there is no metrics.jsonl in it; runs holds newest\n"

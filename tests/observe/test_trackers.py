@@ -26,6 +26,7 @@ NONE = {
     "wandb_run_id": "abc123",
     "disable_wandb_random_suffix": True,
     "wandb_always_use_train_step": False,
+    "num_steps_per_rollout": 4,
 }
 
 
@@ -55,7 +56,7 @@ def log_three_rows(run, chosen, warn=pytest.fail):
 
 
 def test_nothing_is_imported_unless_asked_for(run):
-    assert make_trackers(options(), run, steps_per_rollout=4) == []
+    assert make_trackers(options(), run) == []
     heavy = ["torch", "ray", "numpy", "wandb", "tensorboard"]
     imports = f"import sys, slime.observe; print([m for m in {heavy} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, timeout=60, check=True)
@@ -74,7 +75,7 @@ def read_tensorboard(directory):
 
 
 def test_tensorboard_reads_back_what_was_logged(run):
-    log_three_rows(run, make_trackers(options(use_tensorboard=True), run, steps_per_rollout=4))
+    log_three_rows(run, make_trackers(options(use_tensorboard=True), run))
     read = read_tensorboard(run.path / "tensorboard")
     [(step, grad_norm)] = read.pop("train/grad_norm")
     assert step == 12 and math.isnan(grad_norm)
@@ -87,9 +88,7 @@ def test_tensorboard_directory_follows_project_and_experiment(run, tmp_path, mon
         monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "boards"))
     log_three_rows(
         run,
-        make_trackers(
-            options(use_tensorboard=True, tb_project_name="p", tb_experiment_name="e"), run, steps_per_rollout=4
-        ),
+        make_trackers(options(use_tensorboard=True, tb_project_name="p", tb_experiment_name="e"), run),
     )
     base = tmp_path / "boards" if shared else run.path / "tensorboard"
     assert read_tensorboard(base / "p" / "e")["train/loss"] == [(12, 0.5)]
@@ -113,7 +112,7 @@ def test_missing_package_is_said_with_what_to_install(run, monkeypatch, option, 
     for module in [name for name in sys.modules if name.split(".")[0] == package] + [package, f"{package}.summary"]:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(TrackerError, match=f"--{option.replace('_', '-')} needs the package {package}.*pip install"):
-        make_trackers(options(**{option: True}), run, steps_per_rollout=4)
+        make_trackers(options(**{option: True}), run)
 
 
 # -- Weights & Biases. An offline run is a LevelDB log of protobuf records; W&B has no reader of it for Python.
@@ -145,7 +144,7 @@ from slime.observe import RunDir, make_trackers
 from tests.observe.test_trackers import log_three_rows, options
 given = eval(sys.argv[2], {"__builtins__": {}}, {"dict": dict})
 run = RunDir.open(sys.argv[1])
-[wandb] = chosen = make_trackers(options(use_wandb=True, **given), run, steps_per_rollout=4)
+[wandb] = chosen = make_trackers(options(use_wandb=True, **given), run)
 log_three_rows(run, chosen, warn=sys.exit)
 print(wandb.place)
 """
@@ -219,4 +218,4 @@ def test_wandb_key_of_the_command_line_is_not_uploaded(run, tmp_path):
 def test_wandb_that_cannot_be_reached_says_how_to_do_without(run, monkeypatch):
     monkeypatch.setattr(trackers, "_imported", lambda *_: pytest.importorskip("wandb"))
     with pytest.raises(TrackerError, match=r"--use-wandb: .*--wandb-mode offline"):
-        make_trackers(options(use_wandb=True, wandb_mode="online", wandb_key="too-short"), run, steps_per_rollout=4)
+        make_trackers(options(use_wandb=True, wandb_mode="online", wandb_key="too-short"), run)

@@ -1,0 +1,73 @@
+"""What is told to the recorder reaches metrics.jsonl, timeline, samples and console, whole or not at all."""
+
+import io
+import json
+
+import pytest
+
+from slime.data.sample import Sample
+from slime.observe import Console, Recorder, RunDir, read_metrics
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.create(tmp_path / "run")
+
+
+@pytest.fixture
+def recorder(run):
+    with Recorder(run, Console(io.StringIO())) as recorder:
+        yield recorder
+
+
+def spans(run):
+    """(name, rollout) of what began, in the order of its beginning."""
+    events = [event for event in json.loads(run.timeline_file.read_text()) if event["ph"] in "BX"]
+    return [(event["name"], event["args"]) for event in sorted(events, key=lambda event: event["ts"])]
+
+
+def test_step_is_a_row_of_its_rollout_and_one_of_each_optimizer_step(run, recorder):
+    for rollout_id in range(2):
+        with recorder.step(rollout_id) as step:
+            step.add({"rollout/raw_reward": 0.5})
+            with step.clock("train"):
+                pass
+            step.add({"perf/update_weights_time": 0.25}, [{"train/loss": 1.0}, {"train/loss": 2.0}])
+    rows = read_metrics(run.path)
+    assert [row.get("rollout/step", row.get("train/step")) for row in rows] == [0, 0, 1, 1, 2, 3]
+    assert rows[3]["rollout/raw_reward"] == 0.5 and rows[3]["perf/update_weights_time"] == 0.25
+    assert 0 <= rows[3]["perf/train_time"] <= rows[3]["perf/step_time"]
+    assert [row["train/loss"] for row in rows if "train/loss" in row] == [1.0, 2.0, 1.0, 2.0]
+    assert "   1  0.500" in recorder.console.terminal.stream.getvalue()
+
+
+def test_share_of_waiting_is_of_waiting_and_training(run, recorder):
+    with recorder.step(0) as step:
+        step.add({"perf/train_wait_time": 3.0, "perf/train_time": 1.0})
+    assert read_metrics(run.path)[0]["perf/wait_time_ratio"] == 0.75
+
+
+def test_times_of_other_processes_stand_in_their_order_before_now(run, recorder):
+    with recorder.step(7) as step:
+        step.add({"perf/update_weights_time": 0.5, "perf/wake_up_time": 0.25, "perf/rollout_time": 9.0})
+    wake_up, update_weights = [
+        event for event in json.loads(run.timeline_file.read_text()) if event["name"] in ("wake_up", "update_weights")
+    ][::-1]
+    assert (wake_up["dur"], update_weights["dur"]) == (250_000, 500_000)
+    assert wake_up["ts"] + wake_up["dur"] == pytest.approx(update_weights["ts"], abs=2)
+    assert update_weights["args"] == {"rollout_id": 7}
+
+
+def test_step_that_fails_leaves_its_spans_alone(run, recorder):
+    with pytest.raises(ValueError), recorder.step(0) as step, step.clock("train"):
+        raise ValueError
+    assert read_metrics(run.path) == []
+    assert spans(run) == [("step", {"rollout_id": 0}), ("train", {"rollout_id": 0})]
+
+
+def test_evaluation_is_logged_and_its_transcripts_kept(run, recorder):
+    recorder.eval(20, lambda: ({"eval/col": 0.75}, {"col": [Sample(prompt="1+1=", response="2", reward=1.0)]}))
+    assert [(row["eval/step"], row["eval/col"]) for row in read_metrics(run.path)] == [(20, 0.75)]
+    assert run.read_samples()[20][0]["response"] == "2"
+    assert "held out: col" in recorder.console.terminal.stream.getvalue()
+    assert spans(run) == [("eval", {"step": 20})]
