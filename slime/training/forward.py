@@ -31,8 +31,11 @@ class Scoring:
     chunk_size: int = -1  # response tokens whose logits exist at a time; -1 or 0: all
 
 
-def score(model: nn.Module, batch: MicroBatch, scoring: Scoring, *, with_entropy: bool) -> Tensor | tuple[Tensor, ...]:
-    """Log-probs [R] and, where asked for, entropies [R] on the last pipeline stage; hidden states on the others."""
+Scores = dict[str, Tensor]  # "log_probs" [R] and, where asked for, "entropy" [R]
+
+
+def score(model: nn.Module, batch: MicroBatch, scoring: Scoring, *, with_entropy: bool) -> Tensor | Scores:
+    """Scores on the last pipeline stage, hidden states on the others."""
     return model(
         batch.tokens_1T,
         batch.positions_1T,
@@ -52,7 +55,7 @@ def _score_response(
     output_weight: Tensor | None,
     context: tuple[MicroBatch, Scoring, bool],
     **_: Any,
-) -> tuple[Tensor, ...]:
+) -> Scores:
     """GPTModel's hook between the last layer and the output layer."""
     batch, scoring, with_entropy = context
     group = output_layer.tp_group
@@ -62,7 +65,7 @@ def _score_response(
         hidden_TD = gather_from_sequence_parallel_region(hidden_TD, tensor_parallel_output_grad=False, group=group)
     hidden_RD = hidden_TD.index_select(0, batch.rows_R)
 
-    def chunk_scores(hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, ...]:
+    def chunk_scores(hidden_CD: Tensor, targets_C: Tensor) -> Scores:
         logits_CV = output_layer(hidden_CD.unsqueeze(1), weight=output_weight)[0].squeeze(1)
         part = logits_CV.shape[-1]
         start = group.rank() * part
@@ -77,7 +80,7 @@ def _score_response(
             vocab_start=start,
             with_entropy=with_entropy,
         )
-        return (log_probs_C,) if entropy_C is None else (log_probs_C, entropy_C)
+        return {"log_probs": log_probs_C} if entropy_C is None else {"log_probs": log_probs_C, "entropy": entropy_C}
 
     size = scoring.chunk_size
     if size <= 0 or len(hidden_RD) <= size:
@@ -86,10 +89,10 @@ def _score_response(
         checkpoint(chunk_scores, hidden_CD, targets_C, use_reentrant=False, preserve_rng_state=False)
         for hidden_CD, targets_C in zip(hidden_RD.split(size), batch.targets_R.split(size), strict=True)
     ]
-    return tuple(torch.cat(parts) for parts in zip(*chunks, strict=True))
+    return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
-LossFunction = Callable[[MicroBatch, tuple[Tensor, ...]], tuple[Tensor, dict[str, Tensor]]]
+LossFunction = Callable[[MicroBatch, Scores], tuple[Tensor, dict[str, Tensor]]]
 
 
 def run(
@@ -109,7 +112,7 @@ def run(
         batch = next(batches)
         output = score(model, batch, scoring, with_entropy=with_entropy)
 
-        def finish(scores: tuple[Tensor, ...], non_loss_data: bool = False) -> Any:
+        def finish(scores: Scores, non_loss_data: bool = False) -> Any:
             if non_loss_data:
                 return scores
             total, sums = loss(batch, scores)
@@ -134,4 +137,4 @@ def run(
 def log_probs(chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], scoring: Scoring) -> list[Tensor | None]:
     """Log-probs [R] of each micro-batch under the current weights, without gradients. None on all but the last pipeline stage."""
     scores = run(chunks, batches, scoring)
-    return [log_probs_R for (log_probs_R,) in scores] or [None] * len(batches)
+    return [of_batch["log_probs"] for of_batch in scores] or [None] * len(batches)

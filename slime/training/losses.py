@@ -14,10 +14,11 @@ from slime.algorithms.kl import kl_estimate
 from slime.algorithms.mismatch import mismatch
 from slime.algorithms.policy_loss import clipped_policy_loss
 from slime.config import Config
+from slime.training.forward import Scores
 from slime.training.packing import MicroBatch
 
 MEAN_DIFFERENCE = "train_rollout_logprob_abs_diff"
-MAX_DIFFERENCE = "train_rollout_logprob_max_diff"
+MAX_DIFFERENCE = "train_rollout_logprob_abs_diff_max"
 MISMATCH_KL = "train_rollout_kl"
 MAXIMA = frozenset({MAX_DIFFERENCE})
 
@@ -34,9 +35,7 @@ class Loss:
         """Names of the sums, known also to pipeline stages that do not compute them."""
         return ("loss",)
 
-    def __call__(
-        self, batch: MicroBatch, scores: tuple[Tensor, ...], *, compare: bool = False
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, batch: MicroBatch, scores: Scores, *, compare: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
         """This micro-batch's part of the loss and of the sums.
 
         With `compare`, the trainer's log-probs are compared with the engine's: those from before the rollout's training if
@@ -58,11 +57,8 @@ def token_mean(values_R: Tensor, batch: MicroBatch) -> Tensor:
 class SFTLoss(Loss):
     """Negative log-likelihood of the responses."""
 
-    def __call__(
-        self, batch: MicroBatch, scores: tuple[Tensor, ...], *, compare: bool = False
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        (log_probs_R,) = scores
-        loss = self.mean(-log_probs_R, batch)
+    def __call__(self, batch: MicroBatch, scores: Scores, *, compare: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = self.mean(-scores["log_probs"], batch)
         return loss, {"loss": loss.detach()}
 
 
@@ -90,10 +86,8 @@ class PolicyLoss(Loss):
             + ((MEAN_DIFFERENCE, MAX_DIFFERENCE, MISMATCH_KL) if compare else ())
         )
 
-    def __call__(
-        self, batch: MicroBatch, scores: tuple[Tensor, ...], *, compare: bool = False
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        log_probs_R, entropy_R = scores
+    def __call__(self, batch: MicroBatch, scores: Scores, *, compare: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        log_probs_R, entropy_R = scores["log_probs"], scores["entropy"]
         old_R = batch.rollout_log_probs_R if self.use_rollout_log_probs else batch.log_probs_R
         # A masked token was not sampled: its old log-prob may be anything, and its ratio must not become inf * 0.
         log_ratio_R = log_probs_R - torch.where(batch.mask_R > 0, old_R, log_probs_R.detach())

@@ -1,0 +1,104 @@
+"""Made-up rollouts for tests of training: samples, and the Batches of the data-parallel ranks that share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slime.data.batch import Batch, Step
+from slime.schedule import plan
+
+VOCAB = 60
+
+
+@dataclass
+class Made:
+    """One sample: the last `response` of its tokens were sampled."""
+
+    tokens: list[int]
+    response: int
+    reward: float = 0.0
+    mask: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    truncated: bool = False
+
+    def __post_init__(self):
+        self.mask = self.mask or [1] * self.response
+        self.log_probs = self.log_probs or [-2.0] * self.response
+
+
+def varied(count: int = 10, seed: int = 0) -> list[Made]:
+    """Prompts and responses of unequal lengths; among them one whose tokens are all masked, one with a masked middle, one long."""
+    rng = np.random.default_rng(seed)
+    samples = []
+    for index in range(count):
+        prompt, response = int(rng.integers(1, 9)), int(rng.integers(1, 12))
+        if index == 4:
+            response = 40
+        samples.append(
+            Made(
+                tokens=rng.integers(3, VOCAB, prompt + response).tolist(),
+                response=response,
+                reward=float(rng.normal()),
+                log_probs=(-3 * rng.random(response)).tolist(),
+                truncated=index == 1,
+            )
+        )
+    samples[1].mask = [0] * samples[1].response
+    samples[4].mask = [1] * 10 + [0] * 20 + [1] * 10
+    return samples
+
+
+def shares(
+    samples: list[Made],
+    dp_size: int = 1,
+    *,
+    num_steps: int = 1,
+    micro_batch_size: int | None = None,
+    max_tokens: int | None = None,
+    log_probs: bool = True,
+) -> list[Batch]:
+    """The Batch of each data-parallel rank."""
+    plans = plan(
+        [len(s.tokens) for s in samples],
+        num_steps=num_steps,
+        dp_size=dp_size,
+        micro_batch_size=micro_batch_size if max_tokens is None else None,
+        max_tokens=max_tokens,
+    )
+    in_step = [sorted(i for p in plans for m in p.steps[step] for i in m) for step in range(len(plans[0].steps))]
+    return [
+        batch_of(
+            [samples[i] for i in rank.samples],
+            [
+                Step(
+                    [[rank.samples.index(i) for i in micro_batch] for micro_batch in micro_batches],
+                    num_samples=len(in_step[step]),
+                    num_tokens=sum(sum(samples[i].mask) for i in in_step[step]),
+                )
+                for step, micro_batches in enumerate(rank.steps)
+            ],
+            log_probs=log_probs,
+        )
+        for rank in plans
+    ]
+
+
+def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True) -> Batch:
+    def joined(lists, dtype):
+        return np.array([x for one in lists for x in one], dtype=dtype)
+
+    return Batch(
+        tokens_T=joined((s.tokens for s in samples), np.int32),
+        total_lengths_N=np.array([len(s.tokens) for s in samples], dtype=np.int32),
+        response_lengths_N=np.array([s.response for s in samples], dtype=np.int32),
+        loss_mask_R=joined((s.mask for s in samples), np.float32),
+        rewards_N=np.array([s.reward for s in samples], dtype=np.float32),
+        raw_rewards_N=np.array([s.reward for s in samples], dtype=np.float32),
+        group_ids_N=np.zeros(len(samples), dtype=np.int64),
+        sample_ids_N=np.arange(len(samples), dtype=np.int64),
+        truncated_N=np.array([s.truncated for s in samples], dtype=bool),
+        steps=steps,
+        rollout_log_probs_R=joined((s.log_probs for s in samples), np.float32) if log_probs else None,
+    )
