@@ -6,7 +6,8 @@ import ray
 
 from slime.config import Config
 from slime.data.sample import Sample
-from slime.data.source import make_source
+from slime.data.source import DataSource
+from slime.rollout.producer import open_source
 
 ANSWER_S = 120.0
 
@@ -14,8 +15,12 @@ ANSWER_S = 120.0
 class BufferActor:
     """The data source of a run, in a process of its own."""
 
-    def __init__(self, config: Config) -> None:
-        self.source = make_source(config)
+    source: DataSource
+
+    def open(self, config: Config) -> int:
+        """Reads the prompts; returns their number. Not in the constructor, so that bad data is an error and no dead actor."""
+        self.source = open_source(config)
+        return len(self.source)
 
     def get_samples(self, num_groups: int) -> list[list[Sample]]:
         return self.source.get_samples(num_groups)
@@ -34,8 +39,11 @@ class Buffer:
         self.actor = actor
 
     @classmethod
-    def start(cls, config: Config) -> Buffer:
-        return cls(ray.remote(BufferActor).options(name="data-buffer", num_cpus=0).remote(config))
+    def start(cls) -> Buffer:
+        return cls(ray.remote(BufferActor).options(name="data-buffer", num_cpus=0).remote())
+
+    def open(self, config: Config) -> ray.ObjectRef:
+        return self.actor.open.remote(config)
 
     def get_samples(self, num_groups: int) -> list[list[Sample]]:
         return ray.get(self.actor.get_samples.remote(num_groups), timeout=ANSWER_S)

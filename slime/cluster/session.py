@@ -25,21 +25,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray._private import ray_constants
-from ray._private.node import Node
-from ray._private.parameter import RayParams
-from ray._private.resource_isolation_config import ResourceIsolationConfig
-from ray._raylet import AuthenticationTokenLoader
-from ray._raylet import Config as RayConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from slime.cluster import reaper
+from slime.cluster.environment import environment
+from slime.cluster.local_ray import LocalRay
 from slime.cluster.wait import wait
 
 if TYPE_CHECKING:
     from slime.config import Config
 
-_MIB = 2**20
 _JOIN_S = 60.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENVIRONMENT = {
@@ -63,8 +58,8 @@ class Session:
         self.logs = Path(config.run_dir).resolve() / "logs"
         self.joined = "RAY_ADDRESS" in os.environ
         self.resource = "CPU"
-        self._device = config.device
         self._cpu_slots = config.cpu_slots
+        self._wants_gpus = config.device != "cpu"
         self._undo = ExitStack()
 
     def __enter__(self) -> Session:
@@ -73,7 +68,8 @@ class Session:
             print(f"slime: {line}", file=sys.stderr)
         try:
             self._catch_signals()
-            self._set_environment({**_ENVIRONMENT, reaper.RUN_ID: self.run_id})
+            hidden = {} if self._wants_gpus else {"CUDA_VISIBLE_DEVICES": ""}
+            self._undo.enter_context(environment({**_ENVIRONMENT, **hidden, reaper.RUN_ID: self.run_id}))
             guard = reaper.Guard(self.run_id, self.logs / "reaper.log")
             self._undo.callback(guard.close)
             if self.joined:
@@ -85,7 +81,7 @@ class Session:
         except BaseException:
             self.__exit__()
             raise
-        self.resource = "GPU" if gpus and self._device != "cpu" else "CPU"
+        self.resource = "GPU" if gpus and self._wants_gpus else "CPU"
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -94,53 +90,16 @@ class Session:
                 signal.signal(number, _say_that_it_ends)
         self._undo.close()
 
-    # -- Ray -----------------------------------------------------------------------------------------------------------------------
-
     def _start(self, directory: Path) -> None:
-        """Starts a Ray node of our own: no dashboard, no autoscaler, no log forwarding, loopback only."""
-        token = directory / "token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
-        self._set_environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_TOKEN": None})
-        self._undo.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", ray_constants.ENABLE_RAY_CLUSTER)
-        ray_constants.ENABLE_RAY_CLUSTER = False  # else Ray replaces a loopback address by a public one
-        RayConfig.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
-
-        session = directory / "ray"
-        session.mkdir()
-        logs = self.logs / "ray"
-        logs.mkdir(exist_ok=True)
-        (session / "logs").symlink_to(logs)
-        node = _LocalNode(
-            RayParams(
-                node_ip_address="127.0.0.1",
-                num_cpus=self._cpu_slots,
-                num_gpus=0 if self._device == "cpu" else None,
-                include_dashboard=False,
-                include_log_monitor=False,
-                no_monitor=True,
-                temp_dir=str(directory),
-                session_name=session.name,
-                resource_isolation_config=ResourceIsolationConfig(),
-                **_object_store(self._device, directory),
-            ),
-            head=True,
-            shutdown_at_exit=False,
-            spawn_reaper=True,
-        )
-        self._undo.callback(node.kill_all_processes, check_alive=False, allow_graceful=False)
-        self._undo.callback(ray.shutdown)
-        logs.chmod(0o755)  # Ray opens its directories to everybody
-        ray.init(address=node.gcs_address, namespace=self.run_id, log_to_driver=False, logging_level="warning")
+        gpus = self._wants_gpus and bool(glob.glob("/dev/nvidia[0-9]*"))
+        own = LocalRay(directory, self.logs, namespace=self.run_id, cpu_slots=self._cpu_slots, gpus=gpus)
+        self._undo.callback(own.stop)
 
     def _join(self) -> None:
         """Connects to the cluster that is there; each of its machines gets a reaper for what this run will start on it."""
-        environment = {name: os.environ[name] for name in (reaper.RUN_ID, "SPT_NOENV")}
+        variables = {name: os.environ[name] for name in (reaper.RUN_ID, "SPT_NOENV")}
         self._undo.callback(ray.shutdown)
-        ray.init(
-            namespace=self.run_id, runtime_env={"env_vars": environment}, log_to_driver=False, logging_level="warning"
-        )
+        ray.init(namespace=self.run_id, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="error")
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         guards = [
             _NodeGuard.options(
@@ -152,14 +111,6 @@ class Session:
         wait([guard.ready.remote() for guard in guards], f"a reaper on each of {len(nodes)} machines", _JOIN_S)
         self._undo.callback(_close_guards, guards)
 
-    # -- this process --------------------------------------------------------------------------------------------------------------
-
-    def _set_environment(self, values: dict[str, str | None]) -> None:
-        """Until the session ends; None takes a variable away."""
-        before = {name: os.environ.get(name) for name in values}
-        self._undo.callback(_update_environment, before)
-        _update_environment(values)
-
     def _catch_signals(self) -> None:
         """SIGTERM and SIGHUP become SystemExit until the session ends."""
         if _in_main_thread():
@@ -167,13 +118,6 @@ class Session:
                 self._undo.callback(signal.signal, number, signal.getsignal(number))
             signal.signal(signal.SIGTERM, _leave)
             signal.signal(signal.SIGHUP, _leave)
-
-
-class _LocalNode(Node):
-    """A Ray node without the dashboard's server, which costs a second of start-up and 110 MB."""
-
-    def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
-        self._webui_url = ""
 
 
 @ray.remote(num_cpus=0)
@@ -195,17 +139,6 @@ def _close_guards(guards: list[Any]) -> None:
     ray.wait([guard.close.remote() for guard in guards], num_returns=len(guards), timeout=_JOIN_S)
 
 
-def _object_store(device: str, directory: Path) -> dict[str, Any]:
-    """The object store's size and place, as parameters of Ray. Without GPUs small: batches of tokens are all that passes through it."""
-    shm = Path("/dev/shm")
-    disk = os.statvfs(shm if shm.is_dir() else directory)
-    free = disk.f_bavail * disk.f_frsize
-    if device != "cpu" and glob.glob("/dev/nvidia[0-9]*"):
-        return {}
-    size = min(512 * _MIB, max(100 * _MIB, free // 4))
-    return {"object_store_memory": size} if size <= free else {"object_store_memory": size, "plasma_directory": str(directory)}
-
-
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
@@ -216,11 +149,3 @@ def _leave(number: int, frame: object) -> None:
 
 def _say_that_it_ends(number: int, frame: object) -> None:
     print("slime: ending what this run has started; this takes a few seconds", file=sys.stderr)
-
-
-def _update_environment(values: dict[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

@@ -16,6 +16,7 @@ from slime.config import Config
 if TYPE_CHECKING:
     from slime.inference.control import EngineControl
 
+Trained = tuple[dict[str, float], list[dict[str, float]]]
 MEETING_S = 120.0
 HANDOVER_S = 60.0
 
@@ -45,6 +46,8 @@ class TrainActor:
         from slime.weights.broadcast import BroadcastSync
         from slime.weights.handles import HandleSync
 
+        if not engines:
+            return
         config = self.config
         common = {"buffer_bytes": config.update_weight_buffer_size, "engine_tp": config.rollout_num_gpus_per_engine}
         if config.colocate:
@@ -62,9 +65,10 @@ class TrainActor:
     def push(self, version: int) -> dict[str, float]:
         return self.sync.push(version)
 
-    def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> list[dict[str, float]]:
-        """Metrics, one row an optimizer step, the same on every rank. `batches` holds one reference a data-parallel rank."""
-        return self.trainer.train(rollout_id, ray.get(batches[self.trainer.parallel.dp_rank], timeout=HANDOVER_S))
+    def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> Trained:
+        """`batches` holds one reference a data-parallel rank. What is returned is the same on every rank."""
+        result = self.trainer.train(rollout_id, ray.get(batches[self.trainer.dp_rank], timeout=HANDOVER_S))
+        return result.rollout, result.steps  # not the TrainResult: to read it the driver would import Megatron
 
     def save_hf(self, directory: str) -> None:
         self.trainer.save_hf(directory)

@@ -8,11 +8,14 @@ to inference, since that is when inference can use them.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 from slime.cluster.engines import Engines
 from slime.cluster.trainers import Trainers
-from slime.cluster.wait import wait
+
+CHANGE_S = 900.0
 
 
 class Turn(Enum):
@@ -25,44 +28,49 @@ class TurnError(RuntimeError):
 
 
 class Turns:
-    """Begins with the turn of training, so that the first change pushes the first weights, as version 0.
+    """Begins with the turn of training, so that the first change brings the first weights, as version 0.
 
-    `version` is that of the weights which inference has, -1 before it has any from training.
+    `wait(refs, what, seconds)` waits for actors. `version` is that of the weights which inference has, -1 before it has any from
+    training. Without engines there are no turns to take.
     """
 
-    def __init__(self, trainers: Trainers, engines: Engines, *, colocated: bool, timeout: float) -> None:
-        self.trainers, self.engines, self.colocated, self.timeout = trainers, engines, colocated, timeout
-        self.turn = Turn.INFERENCE
+    def __init__(
+        self, trainers: Trainers, engines: Engines, wait: Callable[[Any, str, float], Any], *, colocated: bool
+    ) -> None:
+        self.trainers, self.engines, self.wait, self.colocated = trainers, engines, wait, colocated
         self.version = -1
+        self.turn = Turn.INFERENCE
         self.to_training()
 
     def expect(self, turn: Turn, what: str) -> None:
         """Raises TurnError if `what` is asked for out of turn."""
         if self.colocated and self.turn is not turn:
-            raise TurnError(f"{what} was asked for, but it is the other half's turn: {self.turn.value}")
+            raise TurnError(f"{what} was asked for out of turn: it is {self.turn.value}")
 
     def to_training(self) -> dict[str, float]:
         """Puts inference to sleep. Returns what it took, in seconds."""
-        self.expect(Turn.INFERENCE, "sleep of the engines")
+        self.expect(Turn.INFERENCE, "the engines' sleep")
         start = time.perf_counter()
         if self.colocated:
-            wait(self.engines.sleep(), "the engines to release their memory", self.timeout)
+            self.wait(self.engines.sleep(), "the engines to release their memory", CHANGE_S)
         self.turn = Turn.TRAINING
         return {"perf/sleep_time": time.perf_counter() - start}
 
     def to_inference(self) -> dict[str, float]:
         """Wakes inference with the weights that training has now. Returns what it took, in seconds."""
-        self.expect(Turn.TRAINING, "wake-up of the engines")
+        self.expect(Turn.TRAINING, "the engines' waking")
+        self.turn = Turn.INFERENCE
+        if not len(self.engines):
+            return {}
         start = time.perf_counter()
         if self.colocated:
-            wait(self.engines.wake(["weights"]), "the engines to get memory for weights", self.timeout)
+            self.wait(self.engines.wake(["weights"]), "the engines to take memory for weights", CHANGE_S)
         awake = time.perf_counter()
-        pushed = wait(self.trainers.push(self.version + 1), "new weights to reach the engines", self.timeout)
+        pushed = self.wait(self.trainers.push(self.version + 1), "new weights to reach the engines", CHANGE_S)
         self.version += 1
         sent = time.perf_counter()
         if self.colocated:
-            wait(self.engines.wake(["kv_cache"]), "the engines to get memory for their caches", self.timeout)
-        self.turn = Turn.INFERENCE
+            self.wait(self.engines.wake(["kv_cache"]), "the engines to take memory for their caches", CHANGE_S)
         return {
             "perf/wake_up_time": awake - start + time.perf_counter() - sent,
             "perf/update_weights_time": sent - awake,

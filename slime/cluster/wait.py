@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,13 @@ class _Failure:
     ref: ray.ObjectRef
     error: BaseException
     order: int
+    is_watched: bool
 
     @property
     def rank(self) -> tuple[int, int]:
         """Smaller is nearer to the first cause."""
         root = _root(self.error)
-        if isinstance(root, RayError):
+        if self.is_watched or isinstance(root, RayError):
             return 0, self.order
         consequence = isinstance(root, (builtins.ConnectionError, builtins.TimeoutError)) or (
             isinstance(root, RuntimeError) and _CONSEQUENCE.search(str(root))
@@ -64,31 +66,37 @@ class _Failure:
         return (2 if consequence else 1), self.order
 
 
-def wait(refs: Any, what: str, timeout: float) -> Any:
+def wait(refs: Any, what: str, timeout: float, watched: Sequence[ray.ObjectRef] = ()) -> Any:
     """`ray.get(refs)` with a deadline of `timeout` seconds; `what` completes the sentence "waiting for ...".
 
-    `refs` is one reference or a list of them; the result has the same form. Raises Stalled or ActorFailed.
+    `refs` is one reference or a list of them; the result has the same form. `watched` are calls that last as long as what they
+    watch over: when one of them fails, so does the wait. Raises Stalled or ActorFailed.
     """
     single = isinstance(refs, ray.ObjectRef)
     asked: list[ray.ObjectRef] = [refs] if single else list(refs)
-    pending = list(dict.fromkeys(asked))
+    pending, watched = list(dict.fromkeys(asked)), list(watched)
     began, clock = time.monotonic(), time.strftime("%H:%M:%S")
     values: dict[ray.ObjectRef, Any] = {}
     while pending:
         left = began + timeout - time.monotonic()
         if left <= 0:
             raise Stalled(_stalled(what, pending, len(values) + len(pending), timeout, clock))
-        ready, pending = ray.wait(pending, num_returns=1, timeout=min(_POLL_S, left))
+        ready, _ = ray.wait(pending + watched, num_returns=1, timeout=min(_POLL_S, left))
         for ref in ready:
             try:
                 values[ref] = ray.get(ref)
             except (RayError, Exception) as error:  # RayTaskError(X) also inherits from X, whatever X is
-                raise _blame(what, _Failure(ref, error, 0), pending) from None
+                failure = _Failure(ref, error, 0, is_watched=ref in watched)
+                others = [other for other in pending + watched if other != ref]
+                raise _blame(what, failure, others, watched) from None
+            (watched if ref in watched else pending).remove(ref)
     results = [values[ref] for ref in asked]
     return results[0] if single else results
 
 
-def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef]) -> ActorFailed:
+def _blame(
+    what: str, first: _Failure, pending: list[ray.ObjectRef], watched: list[ray.ObjectRef]
+) -> ActorFailed:
     """The exception to raise for the failure nearest to the first cause, having listened to the others for a moment."""
     failures = [first]
     until = time.monotonic() + _SETTLE_S
@@ -98,7 +106,7 @@ def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef]) -> ActorFai
             try:
                 ray.get(ref)
             except (RayError, Exception) as error:
-                failures.append(_Failure(ref, error, len(failures)))
+                failures.append(_Failure(ref, error, len(failures), is_watched=ref in watched))
     culprit = min(failures, key=lambda failure: failure.rank)
     root = _root(culprit.error)
     who = describe(culprit.ref)

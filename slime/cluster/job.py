@@ -1,0 +1,134 @@
+"""Job: everything that a run has started, in the words of the algorithm. train.py says when, this says who.
+
+Invariants: what returns references returns at once; what waits has a deadline, and ends at once when an engine dies, with that as
+its cause; what was started is asked to end in order, before the session ends whatever is left.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from types import TracebackType
+from typing import Any, Self
+
+import ray
+
+from slime.cluster import placement
+from slime.cluster.buffer import Buffer
+from slime.cluster.engines import Engines
+from slime.cluster.rollouts import Evaluated, Made, Rollouts
+from slime.cluster.session import Session
+from slime.cluster.trainers import Trained, Trainers
+from slime.cluster.turns import Turn, Turns
+from slime.cluster.wait import wait
+from slime.config import Config
+from slime.observe import Console
+
+START_S = 1800.0
+TRAIN_S = 4 * 3600.0
+SAVE_S = 3600.0
+STOP_S = 30.0
+GRACE_S = 300.0  # beyond the deadline of a request, for rewards and conversion; the request's own error says more than ours
+
+
+class Job:
+    """Use as a context manager: inside, all actors are up, and it is the turn of training."""
+
+    def __init__(self, config: Config, session: Session, console: Console) -> None:
+        self.config, self.session, self.console = config, session, console
+        self.watched: list[ray.ObjectRef] = []
+        self.stops: list[Any] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start(self) -> None:
+        config, session = self.config, self.session
+        plan = placement.plan_for(config)
+        seats = placement.place(plan, session)
+        device = "cuda" if session.resource == "GPU" else "cpu"
+        token = None if _all_on_loopback(seats) else secrets.token_urlsafe(32)
+        with self.console.phase(f"starting {plan}"):
+            # Engines take longest, so they go first; everything else starts meanwhile.
+            self.engines = Engines(config, seats, device=device, logs=session.logs, token=token)
+            self.stops.append(self.engines.stop)
+            self.watched = self.engines.watch()
+            buffer = Buffer.start()
+            opened = buffer.open(config)
+            if config.num_rollout is None:
+                num_prompts = self.wait(opened, "the data buffer to count the prompts", START_S)
+                self.config = config = config.replace(
+                    num_rollout=max(1, config.num_epoch * num_prompts // config.rollout_batch_size)
+                )
+            self.rollouts = Rollouts(
+                config,
+                buffer,
+                dp_size=len(seats.train) // _model_parallel_size(config),
+                logs=session.logs,
+                token=token,
+            )
+            self.stops.append(lambda: [self.rollouts.close()])
+            self.trainers = Trainers(config, seats)
+            self.stops.append(self.trainers.close)
+            starting = [opened, *self.trainers.start()]
+            if len(self.engines):
+                starting.append(self.rollouts.start_router())
+            self.wait(starting, "training ranks, data buffer and router to start", START_S)
+            controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
+            connecting = [self.rollouts.connect(controls, START_S), *self.trainers.connect(controls)]
+            self.wait(connecting, "training and router to find the engines", START_S)
+        self.turns = Turns(self.trainers, self.engines, self.wait, colocated=config.colocate)
+
+    def wait(self, refs: Any, what: str, timeout: float) -> Any:
+        return wait(refs, what, timeout, watched=self.watched)
+
+    @property
+    def evaluates(self) -> bool:
+        return self.config.eval_interval is not None
+
+    # The verbs of the algorithm.
+
+    def generate(self, rollout_id: int) -> ray.ObjectRef:
+        """A reference to (references to a batch for each data-parallel rank, metrics)."""
+        self.turns.expect(Turn.INFERENCE, f"generation of rollout {rollout_id}")
+        return self.rollouts.generate(rollout_id)
+
+    def wait_rollout(self, ref: ray.ObjectRef) -> Made:
+        return self.wait(ref, "the rollout", self.config.sglang_router_request_timeout_secs + GRACE_S)
+
+    def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> Trained:
+        """Trains every rank on its share. Returns metrics: those of the rollout, and those of each optimizer step."""
+        self.turns.expect(Turn.TRAINING, f"training on rollout {rollout_id}")
+        return self.wait(self.trainers.train(rollout_id, batches), f"training on rollout {rollout_id}", TRAIN_S)[0]
+
+    def evaluate(self, rollout_id: int) -> Evaluated:
+        self.turns.expect(Turn.INFERENCE, "evaluation")
+        deadline = self.config.sglang_router_request_timeout_secs + GRACE_S
+        return self.wait(self.rollouts.evaluate(rollout_id), "the evaluation", deadline)
+
+    def save_hf(self, rollout_id: int) -> None:
+        directory = self.config.save_hf.format(rollout_id=rollout_id)
+        with self.console.phase(f"saving weights to {directory}"):
+            self.wait(self.trainers.save_hf(directory), "the weights to be saved", SAVE_S)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Asks all to end. Who doesn't in time is ended by the session, so nothing here may hide why the run ends."""
+        asked = [ref for stop in self.stops for ref in stop()]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=STOP_S)
+
+
+def _model_parallel_size(config: Config) -> int:
+    return config.tensor_model_parallel_size * config.pipeline_model_parallel_size * config.context_parallel_size
+
+
+def _all_on_loopback(seats: placement.Placement) -> bool:
+    places = [*seats.train, *(place for engine in seats.engines for place in engine)]
+    return all(ipaddress.ip_address(place.host).is_loopback for place in places)

@@ -1,0 +1,62 @@
+"""slime: rollout, reward, update, weight sync.
+
+The whole algorithm is the loop of `train`. What it passes around are references: samples and weights go from process to process and
+never come by here. With --async-depth 1 the next rollout is generated while this one is trained on; nothing else changes.
+"""
+
+import sys
+
+from slime.cluster.job import Job
+from slime.cluster.placement import PlacementError
+from slime.cluster.session import Session
+from slime.cluster.wait import ActorFailed, Stalled
+from slime.config import Config, from_command_line
+from slime.observe import Console, Recorder, RunDir, RunDirError, TrackerError, make_trackers, print_summary
+
+
+def train(config: Config, job: Job, recorder: Recorder) -> None:
+    job.turns.to_inference()
+    if job.evaluates and not config.skip_eval_before_train:
+        recorder.eval(0, job.evaluate)
+    ahead = None
+
+    for rollout_id in range(config.num_rollout):
+        done, last = rollout_id + 1, rollout_id + 1 == config.num_rollout
+        with recorder.step(rollout_id) as step:
+            with step.clock("train_wait"):
+                batches, metrics = job.wait_rollout(ahead or job.generate(rollout_id))
+            step.add(metrics)
+            ahead = job.generate(rollout_id + 1) if config.async_depth and not last else None
+
+            step.add(job.turns.to_training())
+            with step.clock("train"):
+                step.add(*job.train(rollout_id, batches))
+
+            if ahead:
+                job.wait_rollout(ahead)  # weights don't change under a generation
+            step.add(job.turns.to_inference())
+
+        if job.evaluates and (last or done % config.eval_interval == 0):
+            recorder.eval(done, job.evaluate)
+        if config.save_hf and (last or (config.save_interval and done % config.save_interval == 0)):
+            job.save_hf(rollout_id)
+
+
+def main() -> None:
+    config = from_command_line()
+    console = Console()
+    try:
+        run = RunDir.create(config.run_dir)
+        run.save_config(config)
+        with Recorder(run, console, make_trackers(config, run)) as recorder, Session(config) as session:
+            with Job(config, session, console) as job:
+                train(job.config, job, recorder)
+        print_summary(run)
+    except (ActorFailed, Stalled, PlacementError, RunDirError, TrackerError) as error:
+        sys.exit(f"slime: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
