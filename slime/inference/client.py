@@ -1,0 +1,215 @@
+"""GenerateClient: token ids in, token ids and log-probs out, through a router or straight from an engine.
+
+Invariants
+- What was sampled is what comes back: no text on the way, and one log-prob a token, checked.
+- Refusals that pass (429, 502, 503, 504) and lost connections are tried again, with growing random pauses, until the request's
+  deadline. Any other refusal, 400 above all, is raised at once and once, with the server's words.
+- At most `max_samples` samples are under way; a request for n samples counts n times.
+- A client belongs to the event loop that first uses it, and to one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import aiohttp
+import orjson
+
+from slime.inference.errors import InferenceError, RequestError
+from slime.inference.http import shown
+from slime.inference.router import SESSION_HEADER
+
+if TYPE_CHECKING:
+    from slime.config import Config
+
+PASSING_STATUSES = frozenset({429, 502, 503, 504})
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+CONNECT_TIMEOUT_S = 10.0
+KEEP_ALIVE_S = 4.0  # below the 5 s of servers with default settings: else they close a connection just as we use it again
+_LOG_PROB, _TOKEN = itemgetter(0), itemgetter(1)
+
+
+@dataclass(slots=True)
+class Generation:
+    """One sample. `log_probs` are of the distribution at the sampling temperature, before top-p and top-k cut it.
+
+    `weight_versions` are spans (version, number of tokens) in order: which weights made which tokens. `meta` is the engine's
+    `meta_info` without the log-probs, for what has no field here; times are in seconds, and None where the engine doesn't
+    measure them (`queue_time` needs --sglang-enable-metrics).
+    """
+
+    tokens: list[int]
+    log_probs: list[float]
+    finish_reason: Literal["stop", "length", "abort"]
+    weight_versions: list[tuple[str, int]]
+    prompt_tokens: int
+    cached_tokens: int
+    e2e_latency: float | None
+    queue_time: float | None
+    meta: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, answer: dict[str, Any]) -> Self:
+        """One object of the engine's answer, or of its stream while `finish_reason` is still None."""
+        meta = answer["meta_info"]
+        entries = meta.pop("output_token_logprobs", None) or []
+        meta.pop("input_token_logprobs", None)
+        tokens = answer["output_ids"]
+        if list(map(_TOKEN, entries)) != tokens:
+            raise InferenceError(f"request {meta.get('id')}: the engine's log-probs are not of its {len(tokens)} tokens")
+        return cls(
+            tokens=tokens,
+            log_probs=list(map(_LOG_PROB, entries)),
+            finish_reason=(meta["finish_reason"] or {}).get("type"),
+            weight_versions=[(span["version"], span["end"] - span["start"]) for span in meta.get("weight_versions", [])],
+            prompt_tokens=meta["prompt_tokens"],
+            cached_tokens=meta["cached_tokens"],
+            e2e_latency=meta.get("e2e_latency"),
+            queue_time=meta.get("queue_time"),
+            meta=meta,
+        )
+
+
+class GenerateClient:
+    """`timeout` in seconds is a request's deadline, its repetitions included."""
+
+    def __init__(self, url: str, token: str | None = None, *, max_samples: int = 512, timeout: float = 14400.0) -> None:
+        self.url = url
+        self.timeout = timeout
+        self.max_samples = max_samples
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._free = asyncio.Semaphore(max_samples)
+        self._turn = asyncio.Lock()
+        self._session: aiohttp.ClientSession | None = None
+
+    @classmethod
+    def from_config(cls, config: Config, url: str, token: str | None = None, *, num_engines: int) -> Self:
+        return cls(
+            url,
+            token,
+            max_samples=config.sglang_server_concurrency * num_engines,
+            timeout=config.sglang_router_request_timeout_secs,
+        )
+
+    async def generate(
+        self,
+        input_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        *,
+        n: int = 1,
+        seeds: Sequence[int] | None = None,
+        session: str | None = None,
+        **options: Any,
+    ) -> list[Generation]:
+        """n samples of one prompt, in one request.
+
+        `sampling_params` and `options` are SGLang's (`rid`, `return_routed_experts` ...; `ignore_eos` ignores stop tokens, too).
+        `session` keeps requests on one engine. `seeds`, one a sample, make sampling repeatable on an engine with
+        --sglang-enable-deterministic-inference; a request has one seed, so that each sample becomes a request then.
+
+        Raises:
+            RequestError: refused. InferenceError: not done by the deadline.
+        """
+        if seeds is not None:
+            if len(seeds) != n:
+                raise ValueError(f"{n} samples need {n} seeds, got {len(seeds)}")
+            seeded = [{**sampling_params, "sampling_seed": seed} for seed in seeds]
+            samples = [asyncio.ensure_future(self.generate(input_ids, p, session=session, **options)) for p in seeded]
+            try:
+                return [sample for (sample,) in await asyncio.gather(*samples)]
+            finally:
+                for sample in samples:
+                    sample.cancel()  # those that are under way after another has failed
+        body = {"return_logprob": True, **options, "input_ids": input_ids, "sampling_params": {**sampling_params, "n": n}}
+        async with self._slots(n):
+            answer = orjson.loads(await self._post(orjson.dumps(body), self._headers_of(session)))
+        answers = answer if isinstance(answer, list) else [answer]
+        if len(answers) != n:
+            raise InferenceError(f"{self.url}: asked for {n} samples, got {len(answers)}")
+        return [Generation.parse(one) for one in answers]
+
+    async def stream(
+        self, input_ids: Sequence[int], sampling_params: Mapping[str, Any], *, session: str | None = None, **options: Any
+    ) -> AsyncIterator[Generation]:
+        """One sample as it grows: each Generation holds all tokens so far; that of the last has a finish reason.
+
+        Never tried again: what has been yielded could not be taken back. Raises as `generate`.
+        """
+        body = {"return_logprob": True, **options, "input_ids": input_ids, "sampling_params": sampling_params, "stream": True}
+        async with self._slots(1), self._request(orjson.dumps(body), self._headers_of(session), self.timeout) as answer:
+            if answer.status != 200:
+                raise self._refusal(answer.status, await answer.read())
+            async for line in answer.content:
+                if line.startswith(b"data: {"):
+                    event = orjson.loads(line[len(b"data: ") :])
+                    if "error" in event:
+                        raise self._refusal(event["error"].get("code", 400), line)
+                    yield Generation.parse(event)
+
+    async def close(self) -> None:
+        """Closes the connections; the next request opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _headers_of(self, session: str | None) -> dict[str, str]:
+        return self._headers if session is None else {**self._headers, SESSION_HEADER: session}
+
+    @asynccontextmanager
+    async def _slots(self, n: int) -> AsyncIterator[None]:
+        """Holds n of the slots, or all if there are fewer. One request at a time collects, so that two never wait for each other."""
+        taken = 0
+        try:
+            async with self._turn:
+                while taken < min(n, self.max_samples):
+                    await self._free.acquire()
+                    taken += 1
+            yield
+        finally:
+            for _ in range(taken):
+                self._free.release()
+
+    def _request(self, body: bytes, headers: dict[str, str], timeout: float) -> Any:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            self._session = aiohttp.ClientSession(connector=connector, read_bufsize=2**20)
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT_S)
+        return self._session.post(f"{self.url}/generate", data=body, headers=headers, timeout=limits)
+
+    async def _post(self, body: bytes, headers: dict[str, str]) -> bytes:
+        deadline = time.monotonic() + self.timeout
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                async with self._request(body, headers, deadline - time.monotonic()) as answer:
+                    content = await answer.read()
+                    if answer.status == 200:
+                        return content
+                    failure = self._refusal(answer.status, content)
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+                failure = InferenceError(f"{self.url}: connection lost: {error or type(error).__name__}")
+            except TimeoutError:
+                raise InferenceError(f"{self.url}: no answer to a request for generation within {self.timeout:g} s") from None
+            if isinstance(failure, RequestError) and failure.status not in PASSING_STATUSES:
+                raise failure
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+            seconds = random.uniform(pause / 2, pause)
+            if time.monotonic() + seconds > deadline:
+                raise InferenceError(f"given up after {self.timeout:g} s, at last: {failure}") from failure
+            await asyncio.sleep(seconds)
+
+    def _refusal(self, status: int, content: bytes) -> RequestError:
+        return RequestError(f"{self.url}: POST /generate: {status}: {shown(content)}", status)

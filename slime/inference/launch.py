@@ -1,0 +1,45 @@
+"""`python -m slime.inference.launch OPTIONS`: the stock SGLang server, with its own options; patched first where there is no CUDA.
+
+What is patched stands at the top of the module because the processes that the server spawns import this module again.
+A token in the environment variable SLIME_TOKEN becomes `--api-key`, which on a command line everyone on the machine could read.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+
+import torch
+
+from slime.platform import sglang_cpu
+
+if not torch.cuda.is_available():
+    sglang_cpu.patch()
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: E402  (SGLang only after it is patched)
+
+
+def load_file(original: Callable[[str], str], ipc_name: str) -> str:
+    """SGLang's schedulers share their load in a file, in /dev/shm and left there when they are killed.
+    The temporary directory is ours to remove."""
+    return os.path.join(tempfile.gettempdir(), os.path.basename(original(ipc_name)))
+
+
+HookRegistry.register("sglang.srt.managers.load_snapshot.shm_path_for", load_file, HookType.AROUND)
+
+
+def main(options: list[str]) -> None:
+    from sglang.launch_server import load_plugins, prepare_server_args, run_server
+    from sglang.srt.utils import kill_process_tree
+
+    if token := os.environ.pop("SLIME_TOKEN", None):
+        options = [*options, "--api-key", token]
+    load_plugins()  # applies the hooks
+    try:
+        run_server(prepare_server_args(options))
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

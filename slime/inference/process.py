@@ -1,0 +1,201 @@
+"""A server in a process of its own, under a supervisor that ends it with us: what engines and the router have in common.
+
+Invariants
+- `start` returns at once; a server counts as up when its own health check says so, before the deadline that `wait_ready` got.
+- The port is held for the server from `start` until it listens. If somebody takes it all the same, a port that we chose is
+  replaced by another, a few times; a port that the user chose is never replaced.
+- After `stop` nothing of the server is left; the log file stays.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+import slime
+from slime.inference.errors import InferenceError
+
+PORT_ATTEMPTS = 4
+PORT_TAKEN = ("address already in use", "port is already in use")  # in the log; the process may well live on
+STOP_TIMEOUT_S = 40.0  # more than the supervisor takes before it gives up
+LOG_LINES = 25
+
+
+class ServerProcess(ABC):
+    """`name` is what messages call it. `port` None lets the system choose; `port` and `url` are settled once `wait_ready` returned."""
+
+    def __init__(self, name: str, *, host: str, port: int | None, log_path: Path) -> None:
+        if host in ("0.0.0.0", "::", ""):
+            raise ValueError(f"{name}: host {host!r} is no address that others could reach: name the machine's own")
+        self.name = name
+        self.host = host
+        self.port = port
+        self.log_path = Path(log_path)
+        self._port_is_chosen = port is not None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reserved: list[socket.socket] = []
+        self._log_start = 0
+
+    def reserve_port(self, port: int = 0) -> int:
+        """Holds `port` of our host, or one that is free, until the server is up. Raises OSError when it is taken.
+
+        A bound socket that doesn't listen keeps the system from handing the port to anyone else, and lets a server bind
+        it that sets SO_REUSEADDR, as servers do.
+        """
+        reserved = socket.socket()
+        self._reserved.append(reserved)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((self.host, port))
+        return reserved.getsockname()[1]
+
+    def _release_ports(self) -> None:
+        while self._reserved:
+            self._reserved.pop().close()
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The server's command line, on `self.host` and `self.port`."""
+
+    @abstractmethod
+    def environment(self) -> Mapping[str, str | None]:
+        """What its environment has beyond ours; None removes a variable."""
+
+    @abstractmethod
+    def is_healthy(self) -> bool:
+        """Whether the server answers that it is up; False also when there is no answer."""
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the supervisor, which is the server's parent."""
+        return self._process and self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Raises InferenceError when the port that the user chose is taken."""
+        if self.is_running:
+            raise InferenceError(f"{self.name} is running already, at {self.url}")
+        self._release_ports()
+        try:
+            self.port = self.reserve_port(self.port if self._port_is_chosen else 0)
+        except OSError as error:
+            self._release_ports()
+            raise InferenceError(
+                f"{self.name}: cannot listen on port {self.port} of {self.host} ({error.strerror}): choose another, or none to have"
+                " a free one found"
+            ) from error
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log_path, "ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "slime.inference.supervise", str(os.getpid()), *self.command()],
+                env=self._whole_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl+C in the terminal is for us; we stop our servers in order
+            )
+
+    def _whole_environment(self) -> dict[str, str]:
+        # The package may be imported from a checkout that is on no path but ours.
+        path = os.pathsep.join(filter(None, [str(Path(slime.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        changes = self.environment()
+        kept = {name: value for name, value in os.environ.items() if name not in changes}
+        return {**kept, "PYTHONPATH": path, **{name: value for name, value in changes.items() if value is not None}}
+
+    def wait_ready(self, timeout: float) -> None:
+        """Waits until the server is up.
+
+        Raises:
+            InferenceError: it has ended, or is not up after `timeout` seconds; with the end of its log.
+        """
+        if self._process is None:
+            raise InferenceError(f"{self.name} was never started, or is stopped")
+        deadline = time.monotonic() + timeout
+        attempts = 1
+        while not (self.is_healthy() and self._listens()):
+            status = self._process.poll()
+            if any(sign in self.log().lower() for sign in PORT_TAKEN):
+                if self._port_is_chosen or attempts == PORT_ATTEMPTS:
+                    raise InferenceError(f"{self.name}: port {self.port} of {self.host} was taken meanwhile.{self.log_tail()}")
+                attempts += 1
+                self.stop()
+                self.start()
+            elif status is not None:
+                raise InferenceError(f"{self.name} ended with status {status} before it was up.{self.log_tail()}")
+            elif time.monotonic() > deadline:
+                raise InferenceError(f"{self.name} is not up after {timeout:g} s.{self.log_tail()}")
+            time.sleep(0.1)
+        self._release_ports()
+
+    def _listens(self) -> bool:
+        """Whether it is our server that answers, and not another that took the port first."""
+        try:
+            processes = psutil.Process(self._process.pid).children(recursive=True)
+            listening = {
+                connection.laddr.port
+                for process in processes
+                for connection in process.net_connections("tcp")
+                if connection.status == psutil.CONN_LISTEN
+            }
+        except psutil.NoSuchProcess:  # the next look at it says why
+            return False
+        return self.port in listening
+
+    def log(self) -> str:
+        """What the server has written since its last start."""
+        with open(self.log_path, "rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode(errors="replace")
+
+    def log_tail(self) -> str:
+        """The last lines of the log, to be appended to a message."""
+        lines = self.log().rstrip().splitlines()
+        return f" The last lines of {self.log_path}:\n" + "\n".join(f"    {line}" for line in lines[-LOG_LINES:] or ["(empty)"])
+
+    def stop(self) -> None:
+        """Ends the server and all it started; returns when nothing is left. Idempotent.
+
+        Raises:
+            InferenceError: the system could not end it.
+        """
+        self._release_ports()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise InferenceError(f"{self.name}: could not be ended within {STOP_TIMEOUT_S:g} s.{self.log_tail()}") from None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, exception_type: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

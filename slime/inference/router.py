@@ -1,0 +1,171 @@
+"""Router: the sglang-router process in front of the engines, or one that runs already.
+
+Invariants
+- The router serves generation only. Control calls go to each engine itself: the router doesn't pass them on.
+- Requests that carry the same `SESSION_HEADER` go to the same engine where the policy honours it (`manual` does).
+- A router that we didn't start is left as it was found: `stop` takes out the engines that we put in, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slime.inference.errors import InferenceError, RequestError
+from slime.inference.flags import flags
+from slime.inference.http import exchange
+from slime.inference.process import ServerProcess, is_loopback
+
+if TYPE_CHECKING:
+    from slime.config import Config
+
+SESSION_HEADER = "x-smg-routing-key"
+CALL_TIMEOUT_S = 30.0
+DEFAULTS: dict[str, Any] = {
+    "policy": "round_robin",  # power_of_two, with a single engine, makes the router exit
+    "log_level": "warn",
+}
+
+
+class RouterWorkers:
+    """The engines behind a router. What it is asked to do it does in its own time; these calls wait until it is done."""
+
+    name: str
+    url: str
+    token: str | None
+
+    def workers(self) -> list[dict[str, Any]]:
+        """`url`, `id`, `is_healthy`, `load` (requests under way) and more, of each engine."""
+        return json.loads(self._call("GET", "/workers"))["workers"]
+
+    def add_workers(self, urls: Sequence[str], timeout: float, token: str | None = None) -> None:
+        """Adds engines, which must be up, and waits until the router sends to them. `token` is the engines' own, default the
+        router's. Engines that the router has already are left as they are.
+
+        Raises:
+            InferenceError: after `timeout` seconds it had not taken all; with what it says of the others.
+        """
+        deadline = time.monotonic() + timeout
+        known = {worker["url"] for worker in self.workers()}
+        ids = {}
+        for url in urls:
+            if url not in known:
+                worker = {"url": url, "worker_type": "regular", "api_key": token or self.token}
+                ids[url] = json.loads(self._call("POST", "/workers", worker))["worker_id"]
+        while missing := set(urls) - {worker["url"] for worker in self.workers() if worker["is_healthy"]}:
+            self.check()
+            if time.monotonic() > deadline:
+                reasons = "; ".join(f"{url}: {self._reason(ids.get(url))}" for url in sorted(missing))
+                raise InferenceError(f"{self.name} at {self.url} has not taken these engines after {timeout:g} s: {reasons}")
+            time.sleep(0.05)
+
+    def remove_worker(self, url: str, timeout: float) -> None:
+        """Takes an engine out; nothing happens when the router doesn't have it. Requests under way are not ended."""
+        deadline = time.monotonic() + timeout
+        while ids := [worker["id"] for worker in self.workers() if worker["url"] == url]:
+            if time.monotonic() > deadline:
+                raise InferenceError(f"{self.name} at {self.url} still has the engine {url} after {timeout:g} s")
+            self._call("DELETE", f"/workers/{ids[0]}")
+            time.sleep(0.05)
+
+    def is_healthy(self) -> bool:
+        try:
+            self._call("GET", "/health")
+        except InferenceError:
+            return False
+        return True
+
+    def check(self) -> None:
+        """Raises when the router has ended; `add_workers` asks while it waits."""
+
+    def _reason(self, worker_id: str | None) -> str:
+        if worker_id is None:
+            return "it had it before, and finds it unhealthy"
+        try:
+            job = json.loads(self._call("GET", f"/workers/{worker_id}")).get("job_status") or {}
+        except RequestError as error:
+            return str(error)
+        return job.get("message") or job.get("status") or "no reason given"
+
+    def _call(self, method: str, path: str, body: Any = None) -> bytes:
+        return exchange(method, self.url, path, body, timeout=CALL_TIMEOUT_S, token=self.token, server=self.name)
+
+
+class Router(RouterWorkers, ServerProcess):
+    """A router of our own. `options` are sglang-router's, by name with underscores."""
+
+    def __init__(
+        self,
+        *,
+        log_path: Path,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        token: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__("router", host=host, port=port, log_path=log_path)
+        self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(32))
+        self.options = {**DEFAULTS, **(options or {})}
+
+    def command(self) -> list[str]:
+        # Its metrics would otherwise be on every interface, on a port that a second router could not have.
+        metrics = {"prometheus_host": "127.0.0.1", "prometheus_port": self.reserve_port()}
+        options = {**metrics, **self.options, "host": self.host, "port": self.port}
+        return [sys.executable, "-m", "slime.inference.launch_router", *flags("router", options)]
+
+    def environment(self) -> dict[str, str | None]:
+        # It would send what is meant for the engines to a proxy.
+        proxies = {name: None for name in os.environ if name.lower() in ("http_proxy", "all_proxy")}
+        return {**proxies, "SLIME_TOKEN": self.token}
+
+    def check(self) -> None:
+        if not self.is_running:
+            raise InferenceError(f"{self.name} has ended.{self.log_tail()}")
+
+
+class ExternalRouter(RouterWorkers):
+    """A router that somebody else started."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.name = "external router"
+        self.url = url
+        self.token = token
+        self._added: set[str] = set()
+
+    def start(self) -> None:
+        """Nothing to do: it runs already."""
+
+    def wait_ready(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not self.is_healthy():
+            if time.monotonic() > deadline:
+                raise InferenceError(f"{self.name} at {self.url} does not answer, after {timeout:g} s: is it running?")
+            time.sleep(0.5)
+
+    def add_workers(self, urls: Sequence[str], timeout: float, token: str | None = None) -> None:
+        self._added |= set(urls) - {worker["url"] for worker in self.workers()}
+        super().add_workers(urls, timeout, token)
+
+    def remove_worker(self, url: str, timeout: float) -> None:
+        super().remove_worker(url, timeout)
+        self._added.discard(url)
+
+    def stop(self) -> None:
+        for url in sorted(self._added):
+            self.remove_worker(url, CALL_TIMEOUT_S)
+
+
+def router_from_config(
+    config: Config, *, log_path: Path, host: str = "127.0.0.1", token: str | None = None
+) -> Router | ExternalRouter:
+    """The router that --sglang-router-ip names, else one of our own. `host` is this machine's address as the others reach it."""
+    if config.sglang_router_ip is not None:
+        return ExternalRouter(f"http://{config.sglang_router_ip}:{config.sglang_router_port}", config.router.get("api_key"))
+    options = {"request_timeout_secs": int(config.sglang_router_request_timeout_secs), **config.router}
+    return Router(log_path=log_path, host=host, port=config.sglang_router_port, token=token, options=options)

@@ -1,0 +1,137 @@
+"""EngineServer: one SGLang server in a process of its own.
+
+Invariants
+- An option that the user set always wins over a default of ours.
+- Loopback unless another host is named; what listens wider asks for a token.
+- Two engines on a machine never collide: ports come from the system, temporary files are each engine's own.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from slime.inference.control import EngineControl
+from slime.inference.errors import InferenceError
+from slime.inference.flags import flags
+from slime.inference.process import ServerProcess, is_loopback
+
+if TYPE_CHECKING:
+    from slime.config import Config
+
+DEFAULTS: dict[str, Any] = {
+    "skip_tokenizer_init": True,  # token ids in, token ids out
+    "log_level": "warning",
+}
+CPU_DEFAULTS: dict[str, Any] = {
+    "dtype": "float32",
+    "attention_backend": "torch_native",
+    "disable_overlap_schedule": True,
+    "sleep_on_idle": True,  # else an idle engine burns a core
+    "mem_fraction_static": 0.1,  # of the machine's memory; engines, trainer and Ray share it
+    "max_total_tokens": 65536,
+    "max_running_requests": 256,
+}
+KEEP_ALIVE_S = 120  # longer than the router and our client keep idle connections: who closes first never has a request on the way
+
+
+class EngineServer(ServerProcess):
+    """`options` are SGLang's own, by name with underscores. `tp_size` devices; those visible, on a GPU machine."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        log_path: Path,
+        device: Literal["cpu", "cuda"] = "cpu",
+        tp_size: int = 1,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        token: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        name: str = "engine",
+    ) -> None:
+        super().__init__(name, host=host, port=port, log_path=log_path)
+        self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(32))
+        self.device = device
+        self.tp_size = tp_size
+        self.options = {
+            **DEFAULTS,
+            **(CPU_DEFAULTS if device == "cpu" else {}),
+            **(options or {}),
+            "model_path": str(model),
+            "device": device,
+            "tp_size": tp_size,
+        }
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        *,
+        index: int,
+        device: Literal["cpu", "cuda"],
+        log_path: Path,
+        host: str = "127.0.0.1",
+        token: str | None = None,
+    ) -> Self:
+        """Engine number `index` of a run. `host` is this machine's address as the others reach it; `token` is the run's."""
+        options = {
+            "context_length": config.rollout_max_context_len,
+            "random_seed": config.rollout_seed + index,
+            # The engine can only look for stop strings in text.
+            "skip_tokenizer_init": not config.rollout_stop,
+            # What gives the memory of weights and KV cache back while the trainer has the device.
+            "enable_memory_saver": device == "cuda" and bool(config.offload_rollout),
+            **config.sglang,
+        }
+        return cls(
+            config.hf_checkpoint,
+            log_path=log_path,
+            device=device,
+            tp_size=config.rollout_num_gpus_per_engine,
+            host=host,
+            token=token,
+            options=options,
+            name=f"engine {index}",
+        )
+
+    def command(self) -> list[str]:
+        options = {**self.options, "host": self.host, "port": self.port}
+        return [sys.executable, "-m", "slime.inference.launch", *flags("sglang", options)]
+
+    def environment(self) -> dict[str, str | None]:
+        return {
+            "SLIME_TOKEN": self.token,
+            # Else /health generates a token, which takes a second, and fails while the engine is paused or asleep.
+            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
+            "SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S),
+            "TOKENIZERS_PARALLELISM": "false",
+            **(self._cpu_environment() if self.device == "cpu" else {}),
+        }
+
+    def _cpu_environment(self) -> dict[str, str]:
+        cores = sorted(os.sched_getaffinity(0))
+        chosen = {
+            "OMP_NUM_THREADS": "1",  # more threads than free cores make it many times slower
+            # Asked for when there are more ranks than NUMA nodes.
+            "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(cores[rank % len(cores)]) for rank in range(self.tp_size)),
+            **({"GLOO_SOCKET_IFNAME": "lo"} if is_loopback(self.host) else {}),
+        }
+        return {**{name: os.environ.get(name, value) for name, value in chosen.items()}, "CUDA_VISIBLE_DEVICES": ""}
+
+    @property
+    def control(self) -> EngineControl:
+        """Settled once `wait_ready` has returned."""
+        return EngineControl(self.url, self.token, name=self.name)
+
+    def is_healthy(self) -> bool:
+        try:
+            self.control.health()
+        except InferenceError:
+            return False
+        return True

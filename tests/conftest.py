@@ -1,0 +1,40 @@
+"""Servers that rooms share: starting an engine takes as long as running hundreds of tests against it.
+
+Whoever changes the engine's weights puts them back; nobody leaves it paused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slime.inference.router import Router
+from slime.inference.server import EngineServer
+from slime.tiny import write_checkpoint
+
+START_TIMEOUT_S = 300.0  # an engine alone on two cores takes 17 s
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 checkpoint with random weights, in HF's files."""
+    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="session")
+def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """A running engine with the weights of `tiny_model`."""
+    with EngineServer(tiny_model, log_path=tmp_path_factory.mktemp("engine") / "engine.log") as server:
+        server.wait_ready(START_TIMEOUT_S)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def router(engine: EngineServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    """A running router in front of `engine`."""
+    with Router(log_path=tmp_path_factory.mktemp("router") / "router.log") as server:
+        server.wait_ready(START_TIMEOUT_S)
+        server.add_workers([engine.url], START_TIMEOUT_S)
+        yield server

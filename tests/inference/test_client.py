@@ -1,0 +1,198 @@
+"""What the client does with an engine's refusals: a small real server answers in the engine's place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from slime.inference.client import GenerateClient, Generation
+from slime.inference.errors import InferenceError, RequestError
+from slime.inference.router import SESSION_HEADER
+from tests.inference.conftest import Run
+
+ANSWER = {
+    "output_ids": [7, 8, 9],
+    "meta_info": {
+        "id": "a",
+        "finish_reason": {"type": "stop", "matched": 9},
+        "prompt_tokens": 2,
+        "cached_tokens": 1,
+        "weight_version": "4",
+        "weight_versions": [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": 3}],
+        "output_token_logprobs": [[-0.5, 7, None], [-1.5, 8, None], [-0.25, 9, None]],
+        "e2e_latency": 0.5,
+    },
+}
+Respond = Callable[[int], web.Response | None]
+
+
+class StandIn:
+    """Answers the k-th request (from 0) with `respond(k)`; None closes the connection without an answer."""
+
+    def __init__(self, respond: Respond) -> None:
+        self.respond = respond
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.bodies.append(await request.json())
+        self.headers.append(dict(request.headers))
+        response = self.respond(len(self.bodies) - 1)
+        if response is None:
+            request.transport.close()
+            return web.Response()
+        return response
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        app = web.Application()
+        app.router.add_post("/generate", self.handle)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await runner.cleanup()
+
+
+def ok(n: int = 1) -> web.Response:
+    return web.json_response(ANSWER if n == 1 else [ANSWER] * n)
+
+
+def ask(run: Run, server: StandIn, *, timeout: float = 30, token: str | None = None, **arguments: Any) -> list[Generation]:
+    async def one() -> list[Generation]:
+        async with server.serve() as url, GenerateClient(url, token, timeout=timeout) as client:
+            return await client.generate([1, 2], {"temperature": 1.0}, **arguments)
+
+    return run(one())
+
+
+def test_an_answer_becomes_plain_lists(run: Run) -> None:
+    (generation,) = ask(run, StandIn(lambda _: ok()))
+    assert generation.tokens == [7, 8, 9]
+    assert generation.log_probs == [-0.5, -1.5, -0.25]
+    assert generation.finish_reason == "stop"
+    assert generation.weight_versions == [("3", 2), ("4", 1)]
+    assert (generation.prompt_tokens, generation.cached_tokens) == (2, 1)
+    assert (generation.e2e_latency, generation.queue_time) == (0.5, None)
+    assert generation.meta["weight_version"] == "4"
+
+
+def test_the_request_carries_n_the_token_and_the_session(run: Run) -> None:
+    server = StandIn(lambda _: ok(8))
+    ask(run, server, token="secret", n=8, session="game-3", rid="r")
+    expected = {"input_ids": [1, 2], "sampling_params": {"temperature": 1.0, "n": 8}, "return_logprob": True, "rid": "r"}
+    assert server.bodies == [expected]
+    assert server.headers[0]["Authorization"] == "Bearer secret"
+    assert server.headers[0][SESSION_HEADER] == "game-3"
+
+
+def test_each_seed_is_a_request(run: Run) -> None:
+    server = StandIn(lambda _: ok())
+    assert len(ask(run, server, n=3, seeds=[10, 11, 12])) == 3
+    assert sorted(body["sampling_params"]["sampling_seed"] for body in server.bodies) == [10, 11, 12]
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_refusals_that_pass_are_tried_again(run: Run, status: int) -> None:
+    server = StandIn(lambda k: ok() if k == 2 else web.Response(status=status))
+    assert ask(run, server)[0].tokens == [7, 8, 9]
+    assert len(server.bodies) == 3
+
+
+def test_a_lost_connection_is_tried_again(run: Run) -> None:
+    server = StandIn(lambda k: ok() if k == 2 else None)
+    assert ask(run, server)[0].tokens == [7, 8, 9]
+    assert len(server.bodies) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 500])
+def test_other_refusals_are_raised_at_once_with_the_body(run: Run, status: int) -> None:
+    server = StandIn(lambda _: web.Response(status=status, text="the reason"))
+    with pytest.raises(RequestError, match=f"{status}: the reason") as caught:
+        ask(run, server)
+    assert caught.value.status == status
+    assert len(server.bodies) == 1
+
+
+def test_the_deadline_ends_the_tries_and_tells_the_last_refusal(run: Run) -> None:
+    server = StandIn(lambda _: web.Response(status=503, text="no workers"))
+    with pytest.raises(InferenceError, match=r"given up after 1 s, at last: .*503: no workers"):
+        ask(run, server, timeout=1)
+    assert len(server.bodies) > 1
+
+
+def test_nobody_listening_is_given_up_at_the_deadline(run: Run) -> None:
+    async def ask_nobody() -> None:
+        async with GenerateClient("http://127.0.0.1:1", timeout=1) as client:
+            await client.generate([1], {})
+
+    with pytest.raises(InferenceError, match=r"given up after 1 s, at last: .*connection lost"):
+        run(ask_nobody())
+
+
+def test_a_silent_server_is_given_up_at_the_deadline(run: Run) -> None:
+    class Silent(StandIn):
+        async def handle(self, request: web.Request) -> web.Response:
+            await asyncio.sleep(2)
+            return web.Response()
+
+    with pytest.raises(InferenceError, match="no answer to a request for generation within 0.5 s"):
+        ask(run, Silent(lambda _: None), timeout=0.5)
+
+
+def test_log_probs_of_other_tokens_are_refused(run: Run) -> None:
+    broken = orjson.loads(orjson.dumps(ANSWER))
+    broken["output_ids"][1] = 5
+    with pytest.raises(InferenceError, match="log-probs are not of its 3 tokens"):
+        ask(run, StandIn(lambda _: web.json_response(broken)))
+
+
+def test_samples_under_way_are_bounded(run: Run) -> None:
+    """With 4 slots, requests for 3 and for 2 samples never overlap, those for 2 may; and one for 9 is served, alone."""
+    sizes: list[int] = []
+    most = 0
+
+    class Counting(StandIn):
+        async def handle(self, request: web.Request) -> web.Response:
+            nonlocal most
+            n = (await request.json())["sampling_params"]["n"]
+            sizes.append(n)
+            most = max(most, sum(sizes))
+            await asyncio.sleep(0.02)
+            sizes.remove(n)
+            return ok(n)
+
+    async def many() -> list[list[Generation]]:
+        async with Counting(lambda _: None).serve() as url, GenerateClient(url, max_samples=4) as client:
+            return await asyncio.gather(*(client.generate([1], {}, n=n) for n in [3, 2, 2, 3, 1, 1, 1, 1, 9, 2, 2]))
+
+    assert [len(generations) for generations in run(many())] == [3, 2, 2, 3, 1, 1, 1, 1, 9, 2, 2]
+    assert most == 9
+
+
+def test_a_cancelled_request_frees_its_slots(run: Run) -> None:
+    class Slow(StandIn):
+        async def handle(self, request: web.Request) -> web.Response:
+            if len(self.bodies) == 0:
+                await super().handle(request)
+                await asyncio.sleep(30)
+            return ok()
+
+    async def cancel_then_ask() -> list[Generation]:
+        async with Slow(lambda _: ok()).serve() as url, GenerateClient(url, max_samples=1) as client:
+            slow = asyncio.create_task(client.generate([1], {}))
+            waiting = asyncio.create_task(client.generate([1], {}))
+            await asyncio.sleep(0.1)
+            waiting.cancel()
+            slow.cancel()
+            await asyncio.gather(slow, waiting, return_exceptions=True)
+            return await asyncio.wait_for(client.generate([1], {}), 10)
+
+    assert run(cancel_then_ask())[0].tokens == [7, 8, 9]
