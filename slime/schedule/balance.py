@@ -63,7 +63,7 @@ def _join(first: list[tuple], second: list[tuple], num_parts: int) -> list[tuple
         return sorted(first + second, key=_weight, reverse=True)
     both = [
         (weight + other, (items, more))
-        for (weight, items), (other, more) in zip(first[-shared:], reversed(second[-shared:]))
+        for (weight, items), (other, more) in zip(first[-shared:], reversed(second[-shared:]), strict=True)
     ]
     return sorted(first[:-shared] + second[:-shared] + both, key=_weight, reverse=True)
 

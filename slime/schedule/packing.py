@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def by_count(samples: Sequence[int], count: int) -> list[list[int]]:
     """Consecutive samples, in `count` micro-batches whose sizes differ by one at most."""
     size, larger = divmod(len(samples), count)
     starts = [i * size + min(i, larger) for i in range(count + 1)]
-    return [list(samples[start:end]) for start, end in zip(starts, starts[1:])]
+    return [list(samples[start:end]) for start, end in pairwise(starts)]
 
 
 def by_tokens(samples: Sequence[int], lengths: Sequence[int], max_tokens: int, count: int = 1) -> list[list[int]]:

@@ -77,7 +77,7 @@ def plan(
             parts = round_robin(len(step), dp_size)
         ranks = [[step[position] for position in part] for part in parts]
         packed = _pack(ranks, lengths, micro_batch_size, max_tokens, micro_batch_multiple)
-        for rank_plan, micro_batches in zip(plans, packed):
+        for rank_plan, micro_batches in zip(plans, packed, strict=True):
             rank_plan.steps.append(micro_batches)
     return plans
 

@@ -1,0 +1,170 @@
+"""From samples to batches, one a data-parallel rank.
+
+Held: every sample is in exactly one batch; a batch lists its samples in the order of training, so that each micro-batch
+is a slice of it; the denominators of a step count the samples and tokens of all ranks.
+
+Shape suffixes, as in slime.data.batch: N samples · T tokens · R response tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, count, islice
+from typing import Any
+
+import numpy as np
+
+from slime import schedule
+from slime.config import Config
+from slime.data.batch import Batch, Step
+from slime.data.sample import Sample, SampleError, Status
+from slime.rollout.hooks import load_hook
+from slime.rollout.types import RolloutError
+
+CONVERT = "--custom-convert-samples-to-train-data-path"
+REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks", "rewards")
+
+
+def to_batches(
+    config: Config, samples: Sequence[Sample], raw_rewards: Sequence[float], rewards: Sequence[float], *, dp_size: int
+) -> list[Batch]:
+    """Batches for `dp_size` ranks. `raw_rewards` and `rewards` (normalised) have one number a sample.
+
+    Raises SampleError for a sample that contradicts itself, and when only some carry log-probs; RolloutError when there
+    is no sample at all, or when what a custom conversion returns does not fit together.
+    """
+    if not samples:
+        raise RolloutError("the rollout has no samples, so there is nothing to train on")
+    convert = load_hook(CONVERT, config.custom_convert_samples_to_train_data_path)
+    data = training_data(samples, raw_rewards, rewards) if convert is None else _completed(convert(config, samples))
+    return assemble(config, data, dp_size=dp_size)
+
+
+def training_data(
+    samples: Sequence[Sample], raw_rewards: Sequence[float], rewards: Sequence[float]
+) -> dict[str, list[Any]]:
+    """Columns of one entry a sample; the same that users' conversions return."""
+    for sample in samples:
+        sample.check()
+        if not sample.tokens:
+            raise SampleError(f"{sample.name} has no tokens")
+    data = {
+        "tokens": [s.tokens for s in samples],
+        "response_lengths": [s.response_length for s in samples],
+        "loss_masks": [_loss_mask(s) for s in samples],
+        "rewards": list(rewards),
+        "raw_reward": list(raw_rewards),
+        "truncated": [s.status is Status.TRUNCATED for s in samples],
+        "group_indices": [s.group_index for s in samples],
+        "sample_indices": [i if s.index is None else s.index for i, s in enumerate(samples)],
+    }
+    if any(s.train_metadata is not None for s in samples):
+        data["train_metadata"] = [s.train_metadata for s in samples]
+    without = [s for s in samples if s.rollout_log_probs is None and s.response_length]
+    if not without:
+        data["rollout_log_probs"] = [s.rollout_log_probs or [] for s in samples]
+    elif any(s.rollout_log_probs for s in samples):
+        names = ", ".join(s.name for s in without[:5])
+        raise SampleError(
+            f"{len(without)} of {len(samples)} samples carry no rollout_log_probs, the others do: {names}"
+        )
+    return data
+
+
+def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int) -> list[Batch]:
+    """Divides the columns of `training_data` among ranks, steps and micro-batches, and lays them out as arrays."""
+    ranks = schedule.plan(
+        list(map(len, data["tokens"])),
+        dp_size=dp_size,
+        num_steps=config.num_steps_per_rollout,
+        balance=config.balance_data,
+        micro_batch_multiple=_micro_batch_multiple(config),
+        **_micro_batch_limit(config),
+    )
+    unmasked_N = np.fromiter(map(sum, data["loss_masks"]), np.int64, len(data["tokens"]))
+    sizes = []  # of each step over all ranks: its samples and unmasked tokens
+    for of_ranks in zip(*(rank.steps for rank in ranks), strict=True):
+        members = list(chain.from_iterable(chain.from_iterable(of_ranks)))
+        sizes.append((len(members), int(unmasked_N[members].sum())))
+    return [_batch(data, rank, sizes) for rank in ranks]
+
+
+def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: list[tuple[int, int]]) -> Batch:
+    order = rank.samples
+
+    def column(name: str, dtype: type) -> np.ndarray:
+        values = data[name]
+        return np.array([values[i] for i in order], dtype)
+
+    def ragged(name: str, dtype: type, lengths_N: np.ndarray) -> np.ndarray:
+        values = data[name]
+        return np.fromiter(chain.from_iterable([values[i] for i in order]), dtype, int(lengths_N.sum()))
+
+    total_lengths_N = np.array([len(data["tokens"][i]) for i in order], np.int32)
+    response_lengths_N = column("response_lengths", np.int32)
+    position = count()
+    return Batch(
+        tokens_T=ragged("tokens", np.int32, total_lengths_N),
+        total_lengths_N=total_lengths_N,
+        response_lengths_N=response_lengths_N,
+        loss_mask_R=ragged("loss_masks", np.float32, response_lengths_N),
+        rewards_N=column("rewards", np.float32),
+        raw_rewards_N=column("raw_reward", np.float32),
+        group_ids_N=column("group_indices", np.int64),
+        sample_ids_N=column("sample_indices", np.int64),
+        truncated_N=column("truncated", np.bool_),
+        steps=[
+            Step([list(islice(position, len(micro_batch))) for micro_batch in micro_batches], num_samples, num_tokens)
+            for micro_batches, (num_samples, num_tokens) in zip(rank.steps, sizes, strict=True)
+        ],
+        rollout_log_probs_R=(
+            ragged("rollout_log_probs", np.float32, response_lengths_N) if "rollout_log_probs" in data else None
+        ),
+        train_metadata=[data["train_metadata"][i] for i in order] if "train_metadata" in data else None,
+    )
+
+
+def _loss_mask(sample: Sample) -> list[int]:
+    if sample.remove_sample:
+        return [0] * sample.response_length
+    return [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+
+
+def _micro_batch_limit(config: Config) -> dict[str, int]:
+    if config.use_dynamic_batch_size:
+        return {"max_tokens": config.max_tokens_per_gpu * config.context_parallel_size}
+    return {"micro_batch_size": config.micro_batch_size}
+
+
+def _micro_batch_multiple(config: Config) -> int:
+    """Interleaved schedules want a multiple of the pipeline's size."""
+    interleaved = config.megatron.get("virtual_pipeline_model_parallel_size") is not None
+    return config.pipeline_model_parallel_size if interleaved else 1
+
+
+def _completed(data: Any) -> dict[str, Sequence[Any]]:
+    """What a user's conversion returned, checked, and with what it left out."""
+    if not isinstance(data, dict):
+        raise RolloutError(f"{CONVERT} returned {type(data).__name__}, not a dict of columns")
+    if missing := [name for name in REQUIRED_COLUMNS if name not in data]:
+        raise RolloutError(f"{CONVERT} returned no {', '.join(missing)}; it must return {', '.join(REQUIRED_COLUMNS)}")
+    total = len(data["tokens"])
+    data = {
+        "raw_reward": data["rewards"],
+        "truncated": [False] * total,
+        "group_indices": range(total),
+        "sample_indices": range(total),
+        **data,
+    }
+    for name, values in data.items():
+        if len(values) != total:
+            raise RolloutError(f"{CONVERT}: {name} has {len(values)} entries, tokens has {total}")
+    for i, (tokens, n) in enumerate(zip(data["tokens"], data["response_lengths"], strict=True)):
+        if not 0 <= n <= len(tokens) or not len(tokens):
+            raise RolloutError(f"{CONVERT}: entry {i} has {len(tokens)} tokens and a response of {n}")
+        for name in {"loss_masks", "rollout_log_probs"} & data.keys():
+            if len(data[name][i]) != n:
+                raise RolloutError(
+                    f"{CONVERT}: {name} of entry {i} has {len(data[name][i])} values, the response has {n}"
+                )
+    return data

@@ -1,0 +1,209 @@
+"""Generator: prompts to the engines, responses back, graded as they come.
+
+Held: what the engine sampled is what the sample holds, token by token; one request makes all samples of a prompt; a
+group is graded as soon as it is back, while others are still generated; when anything fails, everything under way is
+cancelled and the error names the sample.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, TypeVar
+
+from slime.config import Config
+from slime.data.eval_sets import EvalPrompts, eval_sets
+from slime.data.sample import Sample, Status
+from slime.data.template import ChatTemplate
+from slime.data.tokenizer import Tokenizer
+from slime.inference.client import GenerateClient, Generation
+from slime.inference.errors import InferenceError
+from slime.rewards import grade_group
+from slime.rollout.hooks import accepts, call, load_hook
+from slime.rollout.loop import EventLoop, all_of
+from slime.rollout.sampling import Sampling
+from slime.rollout.types import Group, RolloutError, flatten
+
+T = TypeVar("T")
+
+CUSTOM_GENERATE = "--custom-generate-function-path"
+FINISHED = {"stop": Status.COMPLETED, "length": Status.TRUNCATED}
+
+
+@dataclass(slots=True)
+class Job:
+    """One rollout, or one set of an evaluation: what is the same for all of its samples."""
+
+    args: Config
+    sampling: Sampling
+    rollout_id: int
+    evaluation: bool = False
+    generations: list[Generation] = field(default_factory=list)  # those made so far by the default generation
+
+
+class Generator:
+    """What generation needs, opened once a process: the way to the engines, the tokenizer, the held-out prompts, and an
+    event loop, in which users' asynchronous functions run. Rollout functions find it as `Generator.current()`."""
+
+    _current: ClassVar[Generator | None] = None
+
+    def __init__(self, config: Config, token: str | None = None) -> None:
+        """`config` says where the router is (sglang_router_ip and sglang_router_port); `token` is what it asks for.
+
+        Raises DataError when the tokenizer or a held-out set is not sound.
+        """
+        if Generator._current is not None:
+            raise RolloutError("a Generator is open in this process already")
+        self.tokenizer = Tokenizer.load(config.hf_checkpoint)
+        template = (
+            ChatTemplate(self.tokenizer, config.apply_chat_template_kwargs) if config.apply_chat_template else None
+        )
+        self.eval_prompts = [EvalPrompts(one, self.tokenizer, template) for one in eval_sets(config)]
+        self.client = GenerateClient.from_config(
+            config,
+            f"http://{config.sglang_router_ip}:{config.sglang_router_port}",
+            token,
+            num_engines=max(1, (config.rollout_num_gpus or 1) // config.rollout_num_gpus_per_engine),
+        )
+        self._custom_at_once = asyncio.Semaphore(self.client.max_samples)
+        self._loop = EventLoop("rollout")
+        Generator._current = self
+
+    @classmethod
+    def current(cls) -> Generator:
+        if cls._current is None:
+            raise RolloutError(
+                "no slime.rollout.generator.Generator is open in this process: the way to the engines is not known"
+            )
+        return cls._current
+
+    def close(self) -> None:
+        Generator._current = None
+        self.run(self.client.close())
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the generator's event loop and waits for it."""
+        return self._loop.run(coroutine)
+
+    async def generate(self, groups: Sequence[list[Sample]], job: Job) -> list[Group]:
+        """The groups, generated and graded. Raises RolloutError, or RewardError, at the first sample that fails."""
+        custom = load_hook(CUSTOM_GENERATE, job.args.custom_generate_function_path)
+        hook = load_hook("--rollout-sample-hook-path", job.args.rollout_sample_hook_path)
+        return await all_of(self._group(group, job, custom, hook) for group in groups)
+
+    async def _group(self, group: list[Sample], job: Job, custom: Callable | None, hook: Callable | None) -> Group:
+        for sample in group:
+            sample.rollout_id = job.rollout_id
+        if custom is None:
+            await self._sample(group, job)
+            members = group
+        else:
+            members = await all_of(self._customised(sample, job, custom) for sample in group)
+        await self._grade(members, job)
+        return members if hook is None else [await self._hooked(member, job, hook) for member in members]
+
+    async def _sample(self, group: list[Sample], job: Job) -> None:
+        """Fills the samples of a group, by one request when they have one prompt in common."""
+        prompts = [self._prompt_ids(sample) for sample in group]
+        if all(prompt == prompts[0] for prompt in prompts):
+            await self._request(group, prompts[0], job)
+        else:
+            await all_of(self._request([sample], prompt, job) for sample, prompt in zip(group, prompts, strict=True))
+
+    async def _request(self, samples: list[Sample], prompt: list[int], job: Job) -> None:
+        max_new_tokens = job.sampling.max_new_tokens(len(prompt))
+        if max_new_tokens == 0:  # the prompt fills the context: nothing can be asked for
+            for sample in samples:
+                fill(sample, prompt, [], [])
+                sample.status = Status.TRUNCATED
+            return
+        params = {**job.sampling.params, "max_new_tokens": max_new_tokens}
+        try:
+            generations = await self.client.generate(prompt, params, n=len(samples))
+        except InferenceError as error:
+            raise RolloutError(f"{samples[0].name}: {error}") from error
+        job.generations += generations
+        responses = self.tokenizer.decode_responses(
+            [generation.tokens for generation in generations],
+            job.args.rollout_stop_token_ids,
+            skip_special_tokens=job.args.rollout_skip_special_tokens,
+        )
+        for sample, generation, response in zip(samples, generations, responses, strict=True):
+            if generation.finish_reason not in FINISHED:
+                reason = generation.meta["finish_reason"].get("message") or generation.finish_reason
+                raise RolloutError(f"{sample.name}: the engine gave up on it: {reason}")
+            fill(sample, prompt, generation.tokens, generation.log_probs)
+            sample.response = response
+            sample.status = FINISHED[generation.finish_reason]
+            sample.weight_versions = [version for version, _ in generation.weight_versions]
+            sample.prefix_cache_info = {
+                "cached_tokens": generation.cached_tokens,
+                "total_prompt_tokens": generation.prompt_tokens,
+            }
+
+    def _prompt_ids(self, sample: Sample) -> list[int]:
+        if sample.tokens:
+            return sample.tokens
+        if not isinstance(sample.prompt, str):
+            raise RolloutError(
+                f"{sample.name}: the prompt is a list of messages without tokens; give --apply-chat-template, or a"
+                f" {CUSTOM_GENERATE} that renders them"
+            )
+        return self.tokenizer.encode([sample.prompt])[0]
+
+    async def _customised(self, sample: Sample, job: Job, custom: Callable) -> Sample | list[Sample]:
+        """One sample by the user's function, which may return several; graded at once, unless the group is graded whole."""
+        path = job.args.custom_generate_function_path
+        keywords = {"evaluation": job.evaluation} if accepts(custom, "evaluation") else {}
+        limit = job.args.sglang_router_request_timeout_secs
+        async with self._custom_at_once:
+            try:
+                async with asyncio.timeout(limit) as timer:
+                    made = await call(custom, job.args, sample, dict(job.sampling.params), **keywords)
+            except Exception as error:
+                if timer.expired():
+                    what = f"did not return within {limit:g} s (--sglang-router-request-timeout-secs)"
+                else:
+                    what = f"raised {type(error).__name__}: {error}"
+                raise RolloutError(f"{sample.name}: {CUSTOM_GENERATE} {path} {what}") from error
+        members = [made] if isinstance(made, Sample) else made
+        if not isinstance(members, list) or not members or not all(isinstance(member, Sample) for member in members):
+            raise RolloutError(
+                f"{sample.name}: {CUSTOM_GENERATE} {path} returned {made!r:.200}, not a Sample or a list of them"
+            )
+        for member in members:
+            for name in ("group_index", "index", "rollout_id"):
+                if getattr(member, name) is None:
+                    setattr(member, name, getattr(sample, name))
+        if not job.args.group_rm:
+            await self._grade([made], job)
+        return made
+
+    async def _grade(self, members: Group, job: Job) -> None:
+        """Grades what has no reward yet."""
+        ungraded = [sample for sample in flatten([members]) if sample.reward is None]
+        if ungraded:
+            rewards = await grade_group(job.args, ungraded, evaluation=job.evaluation)
+            for sample, reward in zip(ungraded, rewards, strict=True):
+                sample.reward = reward
+
+    async def _hooked(self, member: Sample | list[Sample], job: Job, hook: Callable) -> Sample | list[Sample]:
+        if not isinstance(member, Sample):
+            return [await self._hooked(sample, job, hook) for sample in member]
+        replaced = await call(hook, job.args, member, rollout_id=job.rollout_id, evaluation=job.evaluation)
+        return member if replaced is None else replaced
+
+
+def fill(sample: Sample, prompt: list[int], tokens: list[int], log_probs: list[float]) -> None:
+    """Writes a response into a sample; its lengths then agree."""
+    sample.tokens = prompt + tokens
+    sample.response_length = len(tokens)
+    sample.rollout_log_probs = log_probs

@@ -1,0 +1,147 @@
+"""Metrics of a rollout and of an evaluation, from their samples, under the names of slime.observe.names.
+
+A metric is left out, never guessed, where the samples carry nothing to compute it from.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from slime.data.sample import Sample, Status
+from slime.inference.client import Generation
+
+END_OF_THINKING = "</think>"
+REPETITION_MIN_CHARACTERS = 1_000
+REPETITION_MAX_CHARACTERS = 10_000  # the tail is enough: a response that falls into a loop stays in it
+REPETITION_RATIO = 10.0  # prose compresses by 2 to 4, code by up to 6
+STATISTICS = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min}
+
+
+def rollout_metrics(
+    samples: Sequence[Sample], raw_rewards: Sequence[float], *, seconds: float, num_gpus: int
+) -> dict[str, float]:
+    """Of the samples of one rollout, which took `seconds` on `num_gpus` devices. `raw_rewards`: one a sample.
+
+    longest_sample_tokens_per_sec is the length of the longest response over the time of the rollout: in RL the slowest
+    sample, not the total throughput, sets the pace.
+    """
+    lengths = np.array([sample.response_length for sample in samples])
+    metrics = {
+        **_of_responses("rollout", samples),
+        "rollout/raw_reward": float(np.mean(raw_rewards)),
+        "rollout/truncated_ratio": _share(sample.status is Status.TRUNCATED for sample in samples),
+        **_zero_std(samples, raw_rewards),
+        **_prefix_cache(samples),
+        "perf/rollout_time": seconds,
+        "perf/longest_sample_tokens_per_sec": float(lengths.max() / seconds),
+        "perf/tokens_per_gpu_per_sec": float(lengths.sum() / seconds / num_gpus),
+        "perf/effective_tokens_per_gpu_per_sec": sum(map(_trained_tokens, samples)) / seconds / num_gpus,
+    }
+    if any(sample.non_generation_time for sample in samples):
+        metrics |= _describe("perf/non_generation_time", [sample.non_generation_time for sample in samples])
+    return metrics
+
+
+def eval_metrics(data: dict[str, dict[str, list[Any]]]) -> dict[str, float]:
+    """Of the `data` of a RolloutFnEvalOutput."""
+    metrics: dict[str, float] = {}
+    for name, results in data.items():
+        metrics[f"eval/{name}"] = float(np.mean(results["rewards"]))
+        metrics[f"eval/{name}-truncated_ratio"] = _share(results["truncated"])
+        if samples := results.get("samples"):
+            metrics |= _of_responses(f"eval/{name}", samples) | _pass_at(name, samples, results["rewards"])
+    return metrics
+
+
+def request_metrics(generations: Sequence[Generation]) -> dict[str, float]:
+    """What the engines measured of the requests that the default generation made."""
+    metrics: dict[str, float] = {}
+    for name, times in {
+        "e2e_latency": [g.e2e_latency for g in generations if g.e2e_latency is not None],
+        "queue_time": [g.queue_time for g in generations if g.queue_time is not None],
+    }.items():
+        if times:
+            metrics |= _describe(f"perf/request/{name}", times)
+    return metrics
+
+
+def repeats_itself(text: str) -> bool:
+    """Whether the end of a long text compresses as only loops do."""
+    if len(text) < REPETITION_MIN_CHARACTERS:
+        return False
+    tail = text[-REPETITION_MAX_CHARACTERS:].encode()
+    return len(tail) > REPETITION_RATIO * len(zlib.compress(tail, level=1))
+
+
+def pass_at(k: int, n: int, correct: int) -> float:
+    """The chance that of k of n samples, drawn without replacement, one at least is correct (arXiv:2107.03374)."""
+    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def _of_responses(prefix: str, samples: Sequence[Sample]) -> dict[str, float]:
+    """What is shown of the responses of a rollout and of each eval set."""
+    return {
+        **_describe(f"{prefix}/response_len", [sample.response_length for sample in samples]),
+        f"{prefix}/repetition_frac": _share(repeats_itself(sample.response) for sample in samples),
+        f"{prefix}/thinking_ratio": _share(END_OF_THINKING in sample.response for sample in samples),
+    }
+
+
+def _zero_std(samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, int]:
+    """How many groups have one reward throughout, by that reward: they teach nothing to group-relative estimators."""
+    groups = _by_group(samples, rewards)
+    same = Counter(round(of_group[0], 1) for of_group in groups if len(of_group) > 1 and len(set(of_group)) == 1)
+    return {f"rollout/zero_std/count_{reward:g}": count for reward, count in sorted(same.items())}
+
+
+def _pass_at(name: str, samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, float]:
+    """pass@k for k = 1, 2, 4 ... up to the number of samples of a prompt; a reward of 1 is a pass."""
+    groups = list(_by_group(samples, rewards))
+    n = min(map(len, groups))
+    if n < 2 or any(reward not in (0, 1) for reward in rewards):
+        return {}
+    powers = [2**i for i in range(n.bit_length())]
+    return {
+        f"eval/{name}-pass@{k}": float(np.mean([pass_at(k, len(group), int(sum(group))) for group in groups]))
+        for k in powers
+    }
+
+
+def _prefix_cache(samples: Sequence[Sample]) -> dict[str, float]:
+    known = [sample.prefix_cache_info for sample in samples if sample.prefix_cache_info]
+    prompt_tokens = sum(info.get("total_prompt_tokens", 0) for info in known)
+    if not prompt_tokens:
+        return {}
+    cached_tokens = sum(info.get("cached_tokens", 0) for info in known)
+    return {
+        "rollout/prefix_cache_hit_rate": cached_tokens / prompt_tokens,
+        "rollout/avg_cached_tokens_per_sample": cached_tokens / len(known),
+    }
+
+
+def _by_group(samples: Sequence[Sample], rewards: Sequence[float]) -> Iterable[list[float]]:
+    groups = defaultdict(list)
+    for sample, reward in zip(samples, rewards, strict=True):
+        groups[sample.group_index].append(reward)
+    return groups.values()
+
+
+def _trained_tokens(sample: Sample) -> int:
+    if sample.remove_sample:
+        return 0
+    return sample.response_length if sample.loss_mask is None else sum(sample.loss_mask)
+
+
+def _describe(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {f"{name}/{statistic}": float(function(values)) for statistic, function in STATISTICS.items()}
+
+
+def _share(flags: Iterable[bool]) -> float:
+    flags = list(flags)
+    return sum(flags) / len(flags)

@@ -1,0 +1,76 @@
+"""Producer: the rollout half of a run, in one process: from the data source to batches and metrics. No Ray in it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Self
+
+from slime.config import Config
+from slime.data.batch import Batch
+from slime.data.sample import Sample
+from slime.data.source import DataSource, PromptSource
+from slime.rollout.convert import to_batches
+from slime.rollout.generator import Generator
+from slime.rollout.hooks import load_hook
+from slime.rollout.metrics import eval_metrics, rollout_metrics
+from slime.rollout.scores import rewards_for_training
+from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
+
+
+def open_source(config: Config) -> DataSource:
+    """Of --data-source-path, else the prompts of --prompt-data. Raises DataError for prompts that are not sound."""
+    make_source = load_hook("--data-source-path", config.data_source_path) or PromptSource.from_config
+    return make_source(config)
+
+
+class Producer:
+    """Owns the Generator. Not made for several threads."""
+
+    def __init__(self, config: Config, source: DataSource, token: str | None = None) -> None:
+        """`config` says where the router is, `token` is what it asks for; supervised training needs neither."""
+        self.config = config
+        self.source = source
+        self._rollout = load_hook("--rollout-function-path", config.rollout_function_path)
+        self._evaluate = load_hook("--eval-function-path", config.eval_function_path)
+        self._generator = None if config.loss_type == "sft_loss" else Generator(config, token)
+
+    def rollout(self, rollout_id: int, *, dp_size: int) -> tuple[list[Batch], dict[str, Any]]:
+        """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics."""
+        start = time.perf_counter()
+        output = self._rollout(self.config, rollout_id, self.source)
+        if not isinstance(output, RolloutFnTrainOutput):  # older functions return bare groups
+            output = RolloutFnTrainOutput(output)
+        seconds = time.perf_counter() - start
+
+        samples = flatten(output.samples)
+        raw_N, rewards_N = rewards_for_training(self.config, samples)
+        batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size)
+
+        extra = output.metrics or {}
+        log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)
+        if log is not None and log(rollout_id, self.config, samples, extra, seconds):
+            return batches, {}
+        num_gpus = self.config.rollout_num_gpus or 1
+        return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra
+
+    def evaluate(self, rollout_id: int) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
+        """Evaluates on all held-out sets: the metrics, and the samples of each set."""
+        output = self._evaluate(self.config, rollout_id, self.source, evaluation=True)
+        if not isinstance(output, RolloutFnEvalOutput):  # older functions return the bare data
+            output = RolloutFnEvalOutput(output)
+        samples = {name: results.get("samples", []) for name, results in output.data.items()}
+        extra = output.metrics or {}
+        log = load_hook("--custom-eval-rollout-log-function-path", self.config.custom_eval_rollout_log_function_path)
+        if log is not None and log(rollout_id, self.config, output.data, extra):
+            return {}, samples
+        return eval_metrics(output.data) | extra, samples
+
+    def close(self) -> None:
+        if self._generator is not None:
+            self._generator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,48 @@
+"""Rewards as training sees them: numbers, compared within their group.
+
+Shape suffixes: N samples of the rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slime.algorithms.advantages import group_normalised
+from slime.config import Config
+from slime.data.sample import Sample, SampleError
+from slime.rewards import score
+from slime.rollout.hooks import load_hook
+from slime.rollout.types import RolloutError
+
+POST_PROCESS = "--custom-reward-post-process-path"
+
+
+def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray]:
+    """(raw rewards, rewards to train on), each [N].
+
+    --custom-reward-post-process-path replaces all of it. Raises RewardError, naming the sample, for a reward that is no
+    number.
+    """
+    post_process = load_hook(POST_PROCESS, config.custom_reward_post_process_path)
+    if post_process is not None:
+        raw, rewards = post_process(config, samples)
+        return _checked("raw rewards", raw, samples), _checked("rewards", rewards, samples)
+    raw_N = np.array([score(sample.name, sample.reward, config.reward_key) for sample in samples])
+    if config.disable_rewards_normalization:
+        return raw_N, raw_N
+    group_ids_N = [sample.group_index for sample in samples]
+    return raw_N, group_normalised(raw_N, group_ids_N, divide_by_std=not config.disable_grpo_std_normalization)
+
+
+def _checked(what: str, values: Sequence[float], samples: Sequence[Sample]) -> np.ndarray:
+    values_N = np.asarray(values, np.float64)
+    if values_N.shape != (len(samples),):
+        raise RolloutError(
+            f"{POST_PROCESS}: {what} have the shape {values_N.shape}, not one for each of {len(samples)} samples"
+        )
+    if not np.isfinite(values_N).all():
+        first = samples[int(np.argmin(np.isfinite(values_N)))]
+        raise SampleError(f"{first.name}: {POST_PROCESS} made {what} of it that are no finite number")
+    return values_N

@@ -1,0 +1,48 @@
+"""What a rollout function gives back, and the error of a rollout that cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slime.data.sample import Sample
+
+Group = Sequence[
+    Sample | Sequence[Sample]
+]  # of one prompt; where a sample fanned out into several, a list in its place
+
+
+class RolloutError(RuntimeError):
+    """A rollout that cannot go on; the message names the sample or the hook."""
+
+
+@dataclass(slots=True)
+class RolloutFnTrainOutput:
+    """`samples`: one group a prompt; `metrics` join those of the step."""
+
+    samples: list[Group]
+    metrics: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class RolloutFnEvalOutput:
+    """`data`: of each set {"rewards": [float], "truncated": [bool], "samples": [Sample]}, all of one length."""
+
+    data: dict[str, dict[str, list[Any]]]
+    metrics: dict[str, Any] | None = None
+
+
+def flatten(groups: Iterable[Group]) -> list[Sample]:
+    """All samples of all groups.
+
+    Samples that do not say what group they are of (users' rollout functions need not care) get its position.
+    """
+    samples: list[Sample] = []
+    for position, group in enumerate(groups):
+        for member in group:
+            for sample in [member] if isinstance(member, Sample) else member:
+                if sample.group_index is None:
+                    sample.group_index = position
+                samples.append(sample)
+    return samples
