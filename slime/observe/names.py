@@ -47,11 +47,10 @@ ROLLOUT = (
     Metric("rollout/response_lengths", "tokens", "mean length of the responses that were trained on"),
     Metric("rollout/total_lengths", "tokens", "mean length of prompt and response"),
     Metric("rollout/truncated_ratio", "share", "responses that hit the length limit"),
+    Metric("rollout/truncated", "share", "the same of those that were trained on"),
     Metric("rollout/thinking_ratio", "share", "responses that hold a closed `<think>` part"),
     Metric("rollout/repetition_frac", "share", "responses that end in a loop of the same text"),
     Metric("rollout/zero_std/count_{reward}", "groups", "groups whose samples all got this reward: they teach nothing"),
-    Metric("rollout/dynamic_filter/{reason}", "groups", "groups that the dynamic filter dropped, by its reason"),
-    Metric("rollout/error_cat/{category}", "share", "samples that failed, by category"),
     Metric("rollout/prefix_cache_hit_rate", "share", "prompt tokens that the engine found in its prefix cache"),
     Metric("rollout/avg_cached_tokens_per_sample", "tokens", "the same, in tokens a sample"),
     Metric("rollout/rollout_log_probs", "nats", "mean log-probability of the sampled tokens, by the engine"),
@@ -59,7 +58,6 @@ ROLLOUT = (
     Metric("rollout/ref_log_probs", "nats", "the same by the reference model"),
     Metric("rollout/advantages", "", "mean advantage of the trained tokens"),
     Metric("rollout/returns", "", "mean return of the trained tokens"),
-    Metric("rollout/kl", "nats", "mean divergence from the reference model, on the sampled tokens"),
 )
 
 TRAIN = (
@@ -72,6 +70,11 @@ TRAIN = (
     Metric("train/kl_loss", "nats", "divergence from the reference model, before its coefficient"),
     Metric(LOGPROB_DIFF, "nats", "mean difference, trainer to engine, of the sampled tokens' log-probabilities"),
     Metric(f"{LOGPROB_DIFF}_max", "nats", "the largest of them: a jump means that the weight sync is broken"),
+    Metric(
+        "train/train_rollout_kl",
+        "nats",
+        "divergence of the trainer's distribution from the engine's, estimated on them",
+    ),
     Metric("train/grad_norm", "", "norm of the gradient before clipping"),
     Metric("train/lr-pg_{group}", "", "learning rate of a parameter group"),
     Metric("train/global_batch_size", "samples", "samples of this optimizer step, over all ranks"),
@@ -89,14 +92,15 @@ PERF = (
     Metric("perf/update_weights_time", "s", "weights from the trainers into the engines"),
     Metric("perf/sleep_time", "s", "colocated: the engines give their memory back"),
     Metric("perf/wake_up_time", "s", "colocated: the engines take it again"),
-    Metric("perf/save_model_time", "s", "writing a checkpoint"),
     Metric("perf/wait_time_ratio", "share", "`train_wait_time` of it and `train_time` together"),
     Metric("perf/longest_sample_tokens_per_sec", "tokens/s", "of the longest response: it sets the pace of a step"),
     Metric("perf/tokens_per_gpu_per_sec", "tokens/s", "response tokens a second of `rollout_time`, by engine device"),
     Metric("perf/effective_tokens_per_gpu_per_sec", "tokens/s", "the same, only of tokens that are trained on"),
     Metric(f"perf/non_generation_time/{STATISTIC}", "s", "of a sample: tools and other waits between generations"),
     Metric(f"perf/request/e2e_latency/{STATISTIC}", "s", "of a request, as the engine measures it"),
+    Metric(f"perf/request/queue_time/{STATISTIC}", "s", "the part of it before the engine took it up"),
     Metric("perf/actor_train_tok_per_s", "tokens/s", "tokens trained on a second of `actor_train_time`"),
+    Metric("perf/{actor_train|log_probs|ref_log_probs}_tflops", "TFLOP/s", "of one training device, in that part"),
     Metric("perf/update_weights_wire_bytes", "bytes", "sent by one weight update"),
 )  # fmt: skip
 
