@@ -20,7 +20,9 @@ class Step:
     independent of how samples were packed and sharded: every rank only sums.
     """
 
-    micro_batches: list[list[int]]  # positions 0..N-1 in the Batch; the same count on every rank, possibly with empty ones
+    micro_batches: list[
+        list[int]
+    ]  # positions 0..N-1 in the Batch; the same count on every rank, possibly with empty ones
     num_samples: int  # samples of the global batch, over all ranks
     num_tokens: int  # unmasked response tokens of the global batch, over all ranks
 

@@ -1,7 +1,7 @@
 """From prompts to token ids: for generation, and for supervised training on conversations.
 
-Invariant: the ids are those of the whole rendered text, tokenised once; a token is trained on when it begins inside of what
-the assistant said, up to and including the token that ends its turn.
+Invariant: the ids are those of the whole rendered text, tokenised once; a token is trained on when it begins inside of
+what the assistant said, up to and including the token that ends its turn.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class PromptEncoder:
 class ConversationEncoder:
     """Conversations with a loss mask over all that the assistant says in them.
 
-    Where the template marks {% generation %} blocks, these are what the assistant says. Other templates are asked: its
-    words are replaced by a probe in one message after another, and the text that changes is that message's. Around it the
-    turn begins after the header that the generation prompt writes and ends with the first end-of-turn token. Nothing of
+    Where the template marks {% generation %} blocks, these are what the assistant says. Other templates are asked: in
+    one message after another its words are replaced by a probe, and the text that changes is that message's. Its turn
+    begins after the header that the generation prompt writes and ends with the first end-of-turn token. Nothing of
     this depends on how the template renders earlier turns (some cut the thinking out of them).
     """
 
@@ -105,15 +105,14 @@ class ConversationEncoder:
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            probed = self._template.render([*messages[:i], with_probe(message), *messages[i + 1 :]], tools, add_generation_prompt=False)
+            probed = self._template.render(
+                [*messages[:i], with_probe(message), *messages[i + 1 :]], tools, add_generation_prompt=False
+            )
             if probed == text:
                 continue  # the template leaves this message out
             begin = common_prefix(text, probed)
             end = len(text) - common_prefix(text[begin:][::-1], probed[begin:][::-1])
-            header = text.rfind(self._turns.header, 0, begin)
-            if header < 0:
-                raise DataError(f"message {i}: where the assistant begins is not found, for lack of {self._turns.header!r} before")
-            yield header + len(self._turns.header) if self._turns.header else begin, end
+            yield self._turns.begin(text, begin), end
 
     def _encoded(self, prompt: Prompt, text: str, spans: list[Span], encoding: Encoding) -> Encoded:
         ids, begins = encoding.ids, [begin for begin, _ in encoding.offsets]
@@ -125,7 +124,9 @@ class ConversationEncoder:
             mask[first:last] = b"\1" * (last - first)
         first, last = mask.find(1), mask.rfind(1) + 1
         if first < 0:
-            raise DataError(f"{prompt.where}: the assistant says nothing in this conversation, so there is nothing to learn")
+            raise DataError(
+                f"{prompt.where}: the assistant says nothing in this conversation, so there is nothing to learn"
+            )
         split, end = begins[first], encoding.offsets[last - 1][1]
         return Encoded(text[:split], array("i", ids[:last]), text[split:end], bytes(mask[first:last]))
 
@@ -136,31 +137,52 @@ class ConversationEncoder:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    header: str  # what opens a turn of the assistant
+    header: str  # what the prompt of a generation ends with; empty where the template knows no such thing
+    lead: str  # then, what the template writes between the message before and the assistant's words
     earlier_end_ids: frozenset[int]  # tokens that end a turn with others after it
     last_end_ids: frozenset[int]  # tokens that end the conversation's last turn
+
+    def begin(self, text: str, words: int) -> int:
+        """Where the turn begins whose words are at `words`."""
+        if not self.header:
+            return words - len(self.lead) if text.endswith(self.lead, 0, words) else words
+        header = text.rfind(self.header, 0, words)
+        if header < 0:
+            shown = text[max(0, words - 40) : words]
+            raise DataError(
+                f"a turn of the assistant does not begin with {self.header!r} as others do, but after {shown!r}"
+            )
+        return header + len(self.header)
 
 
 def learn_turns(template: ChatTemplate, tokenizer: Tokenizer) -> Turns:
     """Reads off the template how it opens and ends a turn of the assistant, from a conversation of its own."""
-    user, assistant = {"role": "user", "content": "x"}, {"role": "assistant", "content": PROBE}
+    user, assistant, again = (
+        {"role": r, "content": c} for r, c in (("user", "x"), ("assistant", PROBE), ("user", PROBE))
+    )
     asked = template.render([user], add_generation_prompt=False)
     prompted = template.render([user], add_generation_prompt=True)
     last = template.render([user, assistant], add_generation_prompt=False)
-    earlier = template.render([user, assistant, user], add_generation_prompt=False)
-    header = prompted[len(asked) :]
+    earlier = template.render([user, assistant, again], add_generation_prompt=False)
+    if PROBE not in last or earlier.count(PROBE) != 2:
+        raise DataError("the chat template does not show what the assistant says, so there is nothing to learn from it")
+    turn = common_prefix(asked, prompted)  # where the assistant's turn begins in all of them
+    header = prompted[turn:]
     for text in (last, earlier):  # a template that opens the thinking in the prompt may not do so in earlier turns
-        header = header[: common_prefix(header, text[len(asked) :])]
+        header = header[: common_prefix(header, text[turn:])]
     stops = tokenizer.stop_token_ids
 
     def first_special(text: str) -> set[int]:
-        (ids,) = tokenizer.encode([text.partition(PROBE)[2]])
+        (ids,) = tokenizer.encode([text.split(PROBE)[1]])
         return set([i for i in ids if i in tokenizer.special_ids or i in stops][:1])
 
     ends_last, ends_earlier = first_special(last), first_special(earlier)
-    if not ends_last:  # nothing ends a turn but, in some templates, the header of the next message, at which models then stop
+    if (
+        not ends_last
+    ):  # nothing ends a turn but, in some templates, the header of the next message, at which models then stop
         ends_earlier &= stops
-    return Turns(header, frozenset(ends_earlier and ends_earlier | stops), ends_last | stops)
+    lead = last[turn:].partition(PROBE)[0]
+    return Turns(header, lead, frozenset(ends_earlier and ends_earlier | stops), ends_last | stops)
 
 
 def through_end_of_turn(ids: Sequence[int], first: int, last: int, end_ids: frozenset[int]) -> int:

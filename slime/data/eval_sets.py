@@ -56,10 +56,14 @@ class EvalPrompts:
         prompts = list(PromptSet(eval_set.path, keys))
         encoded = PromptEncoder(tokenizer, template).encode(prompts)
         limit = eval_set.max_prompt_len
-        self._prompts = [pair for pair in zip(prompts, encoded, strict=True) if limit is None or len(pair[1].tokens) <= limit]
+        self._prompts = [
+            pair for pair in zip(prompts, encoded, strict=True) if limit is None or len(pair[1].tokens) <= limit
+        ]
         self.num_too_long = len(prompts) - len(self._prompts)
         if not self._prompts:
-            raise DataError(f"eval set {eval_set.name}: all {len(prompts)} prompts are longer than max_prompt_len {limit}")
+            raise DataError(
+                f"eval set {eval_set.name}: all {len(prompts)} prompts are longer than max_prompt_len {limit}"
+            )
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -75,7 +79,8 @@ class EvalPrompts:
 
 
 def eval_sets(config: Any) -> list[EvalSet]:
-    """Of --eval-prompt-data (pairs of name and path) and --eval-config (YAML). Raises DataError with all that is wrong."""
+    """Of --eval-prompt-data, pairs of name and path, and --eval-config, a YAML. Raises DataError with all that is wrong
+    in the YAML."""
     defaults = {
         "n_samples_per_eval_prompt": config.n_samples_per_eval_prompt,
         "temperature": config.eval_temperature,
@@ -95,7 +100,7 @@ def eval_sets(config: Any) -> list[EvalSet]:
     pairs = config.eval_prompt_data
     if len(pairs) % 2:
         raise DataError(f"--eval-prompt-data takes pairs of name and path; {pairs[-1]!r} has no partner")
-    sets = [EvalSet(name=name, path=path, **defaults) for name, path in zip(pairs[::2], pairs[1::2])]
+    sets = [EvalSet(name=name, path=path, **defaults) for name, path in zip(pairs[::2], pairs[1::2], strict=True)]
     if config.eval_config is not None:
         sets += read_eval_config(Path(config.eval_config), defaults)
     names = [one.name for one in sets]

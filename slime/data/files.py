@@ -1,7 +1,7 @@
 """Prompt files: rows of a JSON Lines or Parquet file, read one at a time from where they lie.
 
-Invariants: a JSON Lines file is never in memory, only the positions of its rows are; a row always knows its line. Nothing
-here knows what the keys of a row mean.
+Invariants: a JSON Lines file is never in memory, only the positions of its rows are; a row always knows its line.
+Nothing here knows what the keys of a row mean.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ class PromptFile(Protocol):
 
 
 def open_prompt_file(name: str) -> PromptFile:
-    """Opens `path` or `path@[a:b]`, a slice of its rows with Python's meaning. Raises DataError when there are no rows."""
+    """Opens `path` or `path@[a:b]`, a slice of its rows as Python means it. Raises DataError when there are no rows."""
     path, rows = split_slice(name)
     if not path.exists():
         raise DataError(f"{path}: no such file")
     if path.is_dir():
         raise DataError(f"{path}: is a directory; give the prompt files in it one by one")
     if path.suffix not in (".jsonl", ".parquet"):
-        raise DataError(f"{path}: prompt files are .jsonl (one JSON object a line) or .parquet, not {path.suffix or 'this'}")
+        raise DataError(
+            f"{path}: prompt files are .jsonl (one JSON object a line) or .parquet, not {path.suffix or 'this'}"
+        )
     try:
         file = JsonLines(path, rows) if path.suffix == ".jsonl" else Parquet(path, rows)
     except OSError as error:
@@ -59,7 +61,9 @@ def split_slice(name: str) -> tuple[Path, slice]:
         return Path(name), slice(None)
     bounds = re.fullmatch(r"\s*([+-]?\d+)?\s*:\s*([+-]?\d+)?\s*", match[2])
     if bounds is None:
-        raise DataError(f"{name}: [{match[2]}] is not a slice of the form [a:b], with whole numbers or nothing for a and b")
+        raise DataError(
+            f"{name}: [{match[2]}] is not a slice of the form [a:b], with whole numbers or nothing for a and b"
+        )
     first, last = (None if bound is None else int(bound) for bound in bounds.groups())
     return Path(match[1]), slice(first, last)
 
@@ -75,7 +79,9 @@ class JsonLines:
                 lengths.append(len(line))
                 numbers.append(number)
             start += len(line)
-        self._starts, self._lengths, self._numbers = (np.array(values, np.int64)[rows] for values in (starts, lengths, numbers))
+        self._starts, self._lengths, self._numbers = (
+            np.array(values, np.int64)[rows] for values in (starts, lengths, numbers)
+        )
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -1,7 +1,7 @@
 """The prompts of one or more files.
 
-Invariant: all rows are read and checked once when the set is opened, so that a bad row is an error at the start of a run
-and not in the middle of it; after that a prompt is read again each time it is asked for.
+Invariant: all rows are read and checked once when the set is opened, so that a bad row is an error at the start of a
+run and not in the middle of it; after that a prompt is read again each time it is asked for.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def read_prompt(row: Row, keys: Keys, where: str) -> Prompt:
     for option, key in (("--input-key", keys.input), ("--label-key", keys.label)):
         if key is not None and row.get(key) is None:
             problem = f"{key!r} is null" if key in row else f"no key {key!r}"
-            raise DataError(f"{where}: {problem}; the keys are {', '.join(map(repr, row))} ({option} says which to take)")
+            raise DataError(
+                f"{where}: {problem}; the keys are {', '.join(map(repr, row))} ({option} says which to take)"
+            )
     metadata = row.get(keys.metadata) or {}
     if not isinstance(metadata, dict):
         raise DataError(f"{where}: {keys.metadata!r} must be an object, not {describe(metadata)}")

@@ -1,17 +1,18 @@
 """Sample: the record that passes between users' code and ours.
 
-Invariant, held by `Sample.check`: `loss_mask`, `rollout_log_probs` and `teacher_log_probs`, where present, have one entry a
-response token, and `tokens` ends with those response tokens. `weight_versions` has one entry a generation, in order.
+Invariant, held by `Sample.check`: `loss_mask`, `rollout_log_probs` and `teacher_log_probs`, where present, have one
+entry a response token, and `tokens` ends with those response tokens. `weight_versions` has one entry a generation, in
+order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     PENDING = "pending"
     COMPLETED = "completed"
     TRUNCATED = "truncated"
@@ -25,7 +26,7 @@ class SampleError(ValueError):
 
 @dataclass(slots=True)
 class Sample:
-    """One prompt with one response. Token fields are plain lists of int/float, so that users' code can append to them."""
+    """One prompt with one response. Token fields are lists of int or float, so that users' code can append to them."""
 
     group_index: int | None = None
     index: int | None = None
@@ -73,7 +74,7 @@ class Sample:
                 raise SampleError(f"{self.name}: {field_name} has {len(values)} entries, the response has {n} tokens")
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, for JSON, as far as users' own fields are. Lists and dicts are the sample's, not copies."""
+        """All fields by name, for JSON as far as users' own fields are. Lists and dicts are the sample's, no copies."""
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"status": self.status.value}
 
     @classmethod

@@ -1,8 +1,8 @@
 """Data sources: where a rollout gets its prompts from, as groups of samples.
 
-Invariants of PromptSource: each epoch hands out every prompt once (but for those over the limit of tokens), in an order that
-depends on the seed and the epoch alone; groups that come back through `add_samples` go out again first; the state is small,
-exact and JSON, so that a resumed run gets the identical next batch. Not made for several threads.
+Invariants of PromptSource: each epoch hands out every prompt once (but for those over the limit of tokens), in an
+order that depends on the seed and the epoch alone; groups that come back through `add_samples` go out again first;
+the state is small, exact and JSON, so that a resumed run gets the identical next batch. Not made for several threads.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PromptSource:
         seed: int = 42,
         directory: str | Path | None = None,
     ):
-        """`max_tokens`: prompts that encode to more are left out. `directory`: where `save` and `load` keep the state."""
+        """`max_tokens`: prompts that encode to more are left out. `directory`: where `save` and `load` keep states."""
         self._prompts = prompts
         self._encoder = encoder
         self._n_samples_per_prompt = n_samples_per_prompt
@@ -92,7 +92,9 @@ class PromptSource:
             template = ChatTemplate(tokenizer, config.apply_chat_template_kwargs)
             encoder, max_tokens = ConversationEncoder(tokenizer, template), config.rollout_max_context_len
         else:
-            template = ChatTemplate(tokenizer, config.apply_chat_template_kwargs) if config.apply_chat_template else None
+            template = (
+                ChatTemplate(tokenizer, config.apply_chat_template_kwargs) if config.apply_chat_template else None
+            )
             encoder, max_tokens = PromptEncoder(tokenizer, template), config.rollout_max_prompt_len
         return cls(
             prompts,
@@ -144,11 +146,13 @@ class PromptSource:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises DataError when the state is of other prompts or of another order: going on would skip and repeat some."""
+        """Raises DataError when the state is of other prompts or another order: going on would skip and repeat some."""
         mine = self.state_dict()
         for name in ("num_prompts", "shuffle", "seed"):
             if state[name] != mine[name]:
-                raise DataError(f"the saved position is of a run with {name} = {state[name]}, this one has {mine[name]}")
+                raise DataError(
+                    f"the saved position is of a run with {name} = {state[name]}, this one has {mine[name]}"
+                )
         self._epoch, self._position, self._next_group = state["epoch"], state["position"], state["next_group"]
         self._order = self._order_of(self._epoch)
         self._returned = deque([Sample.from_dict(sample) for sample in group] for group in state["returned"])

@@ -1,7 +1,7 @@
 """Chat templates: messages in, text out, exactly as transformers renders them (a test holds that).
 
-Invariants: a template comes with the checkpoint and is not trusted, so it runs in Jinja's sandbox; the same arguments give
-the same text.
+Invariants: a template comes with the checkpoint and is not trusted, so it runs in Jinja's sandbox; the same arguments
+give the same text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -29,7 +29,7 @@ Span = tuple[int, int]  # characters, the end excluded
 class GenerationTag(Extension):
     """{% generation %} ... {% endgeneration %}: what the assistant generates. Its bounds are written into the text."""
 
-    tags = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         line = next(parser.stream).lineno
@@ -51,7 +51,9 @@ class ChatTemplate:
         except TemplateError as error:
             raise DataError(f"the checkpoint's chat template is not valid: {error}") from error
 
-    def render(self, messages: Messages, tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool) -> str:
+    def render(
+        self, messages: Messages, tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool
+    ) -> str:
         """Raises DataError when the template refuses the messages."""
         return self.render_spans(messages, tools, add_generation_prompt=add_generation_prompt)[0]
 
@@ -61,10 +63,16 @@ class ChatTemplate:
         """The text, and the characters in it that the template marks as generated; none where it has no such marks."""
         template = self._templates.get("tool_use" if tools else "default", self._templates.get("default"))
         if template is None:
-            raise DataError(f"the checkpoint has several chat templates ({', '.join(self._templates)}), but no default one")
+            raise DataError(
+                f"the checkpoint has several chat templates ({', '.join(self._templates)}), but no default one"
+            )
         try:
             text = template.render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **self._variables
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._variables,
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise DataError(f"the chat template refuses the messages: {error}") from error
@@ -95,7 +103,9 @@ def make_environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+def to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     """Jinja's own filter escapes HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 

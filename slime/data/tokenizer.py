@@ -1,6 +1,6 @@
 """The checkpoint's tokenizer, read from its files by the `tokenizers` library.
 
-Importing transformers costs seconds and hundreds of megabytes in every process; the ids are the same (a test holds that).
+Importing transformers costs seconds and hundreds of megabytes in every process; the ids are the same (tests hold that).
 Invariant: nothing is ever added to a text, cut off or padded here; special tokens come from the chat template alone.
 """
 
@@ -20,10 +20,12 @@ NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
 
 
 class Tokenizer:
-    """`named_tokens`: bos_token, eos_token ... as templates call them; `templates`: name -> Jinja source of chat templates;
-    `stop_token_ids`: those at which the checkpoint stops to generate; `special_ids`: those of no text."""
+    """`named_tokens`: bos_token, eos_token ... as templates call them; `templates`: name -> source of chat templates;
+    `stop_token_ids`: where the checkpoint stops to generate; `special_ids`: tokens that are no text."""
 
-    def __init__(self, backend: Backend, named_tokens: dict[str, str], templates: dict[str, str], stop_token_ids: Iterable[int]):
+    def __init__(
+        self, backend: Backend, named_tokens: dict[str, str], templates: dict[str, str], stop_token_ids: Iterable[int]
+    ):
         self._backend = backend
         backend.no_truncation()
         backend.no_padding()
@@ -69,7 +71,7 @@ class Tokenizer:
     def decode_responses(
         self, ids: Sequence[Sequence[int]], stop_token_ids: Iterable[int] = (), *, skip_special_tokens: bool = False
     ) -> list[str]:
-        """The text of each response, without the token that ended it: a stop token of the checkpoint or of `stop_token_ids`."""
+        """The text of each response without the token that ended it, one of the checkpoint's or of `stop_token_ids`."""
         stops = self.stop_token_ids.union(stop_token_ids)
         spoken = [one[:-1] if one and one[-1] in stops else one for one in ids]
         return self.decode(spoken, skip_special_tokens=skip_special_tokens)
@@ -87,14 +89,18 @@ def load_backend(directory: Path) -> Backend:
     try:
         converted = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError, ImportError) as error:
-        raise DataError(f"{directory}: no tokenizer.json, and nothing that transformers can make one of: {error}") from error
+        raise DataError(
+            f"{directory}: no tokenizer.json, and nothing that transformers can make one of: {error}"
+        ) from error
     if not hasattr(converted, "backend_tokenizer"):
-        raise DataError(f"{directory}: {type(converted).__name__} has no tokenizer.json; save a fast version of it there")
+        raise DataError(
+            f"{directory}: {type(converted).__name__} has no tokenizer.json; save a fast version of it there"
+        )
     return converted.backend_tokenizer
 
 
 def load_templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Name -> source. A file of its own wins over tokenizer_config.json, where older checkpoints keep one or several."""
+    """Name -> source. Files of their own win over tokenizer_config.json, where older checkpoints keep templates."""
     inline = config.get("chat_template")
     if isinstance(inline, list):
         templates = {template["name"]: template["template"] for template in inline}

@@ -12,8 +12,8 @@ OPEN, CLOSE = "<think>", "</think>"
 def exact_match(args: Any, sample: Any) -> float:
     """1.0 when the finished response says the label and nothing else, but for thinking before it; else 0.0.
 
-    Thinking counts when it is opened by the response, or by the chat template at the end of the prompt, and closed exactly
-    once. A response that was cut off is wrong, even if what there is of it equals the label.
+    Thinking counts when it is opened by the response, or by the chat template at the end of the prompt, and closed
+    exactly once. A response that was cut off is wrong, even if what there is of it equals the label.
     """
     if sample.label is None:
         raise RewardError(f"{sample.name} has no label, and exact_match compares with one: see --label-key")

@@ -1,7 +1,8 @@
 """Which grader grades: --custom-rm-path, else the sample's own metadata["rm_type"], else --rm-type.
 
-Invariants: a reward that is returned is sound (`score` accepts it); a user's function can neither block the event loop, when
-it is a plain function, nor hold up the rollout beyond --rm-timeout; whatever goes wrong is a RewardError naming the sample.
+Invariants: a reward that is returned is sound (`score` accepts it); a user's function can neither block the event
+loop, when it is a plain function, nor hold up the rollout beyond --rm-timeout; whatever goes wrong is a RewardError
+naming the sample.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BUILT_IN: dict[str, Callable[[Any, Any], float]] = {"exact_match": exact_match, 
 
 
 async def grade(args: Any, sample: Any, *, evaluation: bool = False) -> Reward:
-    """The reward of one sample: a number, or a dict in which --reward-key (for `evaluation` --eval-reward-key) is one."""
+    """The reward of one sample: a number, or a dict in which --reward-key, or --eval-reward-key, is a number."""
     if args.custom_rm_path:
         reward = await call_custom(args, sample, sample.name)
     else:
@@ -48,10 +49,12 @@ async def grade_group(args: Any, samples: Sequence[Any], *, evaluation: bool = F
     try:
         rewards = list(rewards)
     except TypeError:
-        raise RewardError(f"{name}: {args.custom_rm_path} returned {rewards!r}, not one reward for each sample") from None
+        raise RewardError(
+            f"{name}: {args.custom_rm_path} returned {rewards!r}, not one reward for each sample"
+        ) from None
     if len(rewards) != len(samples):
         raise RewardError(f"{name}: {args.custom_rm_path} returned {len(rewards)} rewards for {len(samples)} samples")
-    for sample, reward in zip(samples, rewards):
+    for sample, reward in zip(samples, rewards, strict=True):
         score(sample.name, reward, reward_key(args, evaluation))
     return rewards
 
@@ -71,10 +74,10 @@ def reward_key(args: Any, evaluation: bool) -> str | None:
 
 
 async def call_custom(args: Any, subject: Any, name: str) -> Any:
-    """The user's function, whether it is asynchronous or not. `subject` is the sample or the list of them, called `name`."""
+    """Asks the user's function, asynchronous or not, about a sample or a list of them, which messages call `name`."""
     path, deadline = args.custom_rm_path, args.rm_timeout
     function = load(path)
-    call = function(args, subject) if is_asynchronous(function) else in_thread(function, args, subject)
+    call = function(args, subject) if inspect.iscoroutinefunction(function) else in_thread(function, args, subject)
     try:
         async with asyncio.timeout(deadline) as timer:
             return await call
@@ -92,10 +95,6 @@ def load(path: str) -> Callable[..., Any]:
     if not callable(function):
         raise RewardError(f"--custom-rm-path {path}: is not a function but {function!r}")
     return function
-
-
-def is_asynchronous(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
 
 
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:

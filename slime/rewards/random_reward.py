@@ -8,4 +8,6 @@ from typing import Any
 
 def random_reward(args: Any, sample: Any) -> float:
     """Depends on --rollout-seed and the sample's numbers alone, not on the order in which samples are graded."""
-    return float(random.Random(f"{args.rollout_seed}/{sample.rollout_id}/{sample.group_index}/{sample.index}").getrandbits(1))
+    return float(
+        random.Random(f"{args.rollout_seed}/{sample.rollout_id}/{sample.group_index}/{sample.index}").getrandbits(1)
+    )

@@ -10,7 +10,7 @@ from slime.rewards.errors import RewardError
 
 
 def score(name: str, reward: Any, key: str | None = None) -> float:
-    """The reward of the sample called `name` as a finite number; `key` (--reward-key, --eval-reward-key) picks it from a dict.
+    """The reward of the sample called `name` as a finite number; `key` picks it from a dict.
 
     Raises RewardError for None, NaN, infinity, a dict without the key, and whatever else is no number.
     """

@@ -1,6 +1,7 @@
-"""A tiny Qwen3 checkpoint and two tasks that it really learns on a laptop: `python -m slime.tiny --task col --output DIR`.
+"""A tiny Qwen3 checkpoint and two tasks that it really learns on a laptop: `python -m slime.tiny --output DIR`.
 
-The files are in the formats of the real thing, so nothing downstream knows that the model is small. No torch is imported here.
+The files are in the formats of the real thing, so nothing downstream knows that the model is small. No torch is
+imported here.
 """
 
 from slime.tiny.checkpoint import write_checkpoint

@@ -11,13 +11,17 @@ from slime.tiny.tasks import TASKS
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m slime.tiny", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--task", choices=TASKS, default="col", help="col: 47+85= by thinking; sort: sort 52941, quicker")
+    parser.add_argument(
+        "--task", choices=TASKS, default="col", help="col: 47+85= by thinking; sort: sort 52941, quicker"
+    )
     parser.add_argument("--output", required=True, metavar="DIR", help="a new directory")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of all files [0]")
     parser.add_argument("--num-train", type=int, default=4096, help="prompts to train on [4096]")
     parser.add_argument("--num-heldout", type=int, default=400, help="prompts for evaluation [400]")
     parser.add_argument("--num-demos", type=int, default=16384, help="demonstrations for the cold start [16384]")
-    parser.add_argument("--moe", action="store_true", help="a mixture of 8 experts, 2 a token, in place of the dense model")
+    parser.add_argument(
+        "--moe", action="store_true", help="a mixture of 8 experts, 2 a token, in place of the dense model"
+    )
     args = parser.parse_args()
     for option in ("num_train", "num_heldout", "num_demos"):
         if getattr(args, option) < 1:

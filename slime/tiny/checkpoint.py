@@ -1,4 +1,4 @@
-"""The tiny checkpoint: Qwen3 (dense or mixture of experts) with random weights and a character-level tokenizer, in HF's files.
+"""The tiny checkpoint in HF's files: Qwen3, dense or of experts, with random weights and a tokenizer of characters.
 
 Invariants: token ids 0..63 all decode to some text, so that no generated token disappears from a response; each of the
 chat markers, role names and thinking tags is one token; the weights are a function of the seed alone.
@@ -38,7 +38,7 @@ CHAT_TEMPLATE = """\
 
 
 def write_checkpoint(directory: str | Path, *, moe: bool = False, num_layers: int = 2, seed: int = 0) -> Path:
-    """Writes config.json, generation_config.json, model.safetensors, tokenizer.json and tokenizer_config.json; returns the directory.
+    """Writes configuration, weights and tokenizer into the directory, and returns it.
 
     The dense model has 103 k parameters. `num_layers` is for tests that cut the model into more than two stages.
     """

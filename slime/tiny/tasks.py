@@ -1,7 +1,7 @@
 """Two tasks with an exact answer, and demonstrations that leave reinforcement learning something to find.
 
-Invariants: everything is a function of the `random.Random` that is passed in; a prompt is held out or not by its own hash,
-so that no training file of any seed ever contains a held-out prompt.
+Invariants: everything is a function of the `random.Random` that is passed in; a prompt is held out or not by its own
+hash, so that no training file of any seed ever contains a held-out prompt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Task(Protocol):
 
 
 class ColumnAddition:
-    """`47+85=` is 132. A teacher who thinks (`<think>7+5=12 4+8+1=13</think>132`) is right, one who guesses is near at best.
+    """`47+85=` is 132. A teacher who thinks, `<think>7+5=12 4+8+1=13</think>132`, is right; one who guesses is near.
 
     Reinforcement learning finds that thinking pays: the share of thinking answers rises from .3 to .99.
     """
@@ -44,7 +44,7 @@ class ColumnAddition:
             return str(int(answer) + rng.choice((-20, -11, -10, -2, -1, 0, 1, 2, 10, 11, 20)))
         a, b = prompt.removesuffix("=").split("+")
         carry, columns = 0, []
-        for digit_a, digit_b in zip(reversed(a), reversed(b)):
+        for digit_a, digit_b in zip(reversed(a), reversed(b), strict=True):
             total = int(digit_a) + int(digit_b) + carry
             columns.append(f"{digit_a}+{digit_b}{'+1' if carry else ''}={total}")
             carry = int(total > 9)
@@ -52,7 +52,7 @@ class ColumnAddition:
 
 
 class SortDigits:
-    """`sort 52941` is 12459. The teacher is right in three cases of ten; else reverses, copies, or swaps two neighbours."""
+    """`sort 52941` is 12459. The teacher is right three times in ten, else reverses, copies or swaps two neighbours."""
 
     max_new_tokens = 8
     sft_steps = 500
@@ -81,7 +81,7 @@ def is_held_out(prompt: str) -> bool:
 
 
 def draw(task: Task, rng: random.Random, *, held_out: bool) -> tuple[str, str]:
-    """A question of the wanted side of the split. Drawn with replacement: a file is a sample of the task's own distribution."""
+    """A question of the wanted side of the split, with replacement: a file is a sample of the task's distribution."""
     while True:
         prompt, answer = task.question(rng)
         if is_held_out(prompt) == held_out:

@@ -30,13 +30,15 @@ def test_files_have_the_wanted_number_of_records_and_no_held_out_prompt_in_train
 
 
 def test_files_depend_on_the_seed_and_each_file_only_on_its_own_count(tmp_path):
-    sizes = dict(num_train=50, num_heldout=20, num_demos=70)
+    sizes = {"num_train": 50, "num_heldout": 20, "num_demos": 70}
     first = content(make_tiny(tmp_path / "a", **sizes))
     assert content(make_tiny(tmp_path / "b", **sizes)) == first
     other_seed = content(make_tiny(tmp_path / "c", **sizes, seed=1))
     assert all(other_seed[path] != first[path] for path in first if path.suffix in (".jsonl", ".safetensors"))
     longer = make_tiny(tmp_path / "d", **sizes | {"num_train": 60})
-    assert {path for path, data in content(longer).items() if data != first[path]} == {longer.train.relative_to(longer.root)}
+    assert {path for path, data in content(longer).items() if data != first[path]} == {
+        longer.train.relative_to(longer.root)
+    }
 
 
 def test_a_directory_in_use_is_refused_and_left_as_it_was(tmp_path):
@@ -53,8 +55,9 @@ def test_a_failure_leaves_nothing(tmp_path):
 
 
 def test_the_command_imports_neither_torch_nor_transformers(tmp_path):
+    arguments = ["--task", "sort", "--output", str(tmp_path / "out"), "--num-demos", "3"]
     code = (
-        f"import runpy, sys; sys.argv[1:] = ['--task', 'sort', '--output', {str(tmp_path / 'out')!r}, '--num-demos', '3']\n"
+        f"import runpy, sys; sys.argv[1:] = {arguments}\n"
         "try: runpy.run_module('slime.tiny', run_name='__main__')\n"
         "except SystemExit as stop: assert stop.code == 0, stop.code\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
