@@ -160,6 +160,8 @@ def _eval(c: Config, model: Architecture | None) -> Iterator[str]:
     first = "" if c.skip_eval_before_train else "before the first rollout and "
     yield f"{first}every {_n(c.eval_interval, 'rollout')}, {_n(c.n_samples_per_eval_prompt, 'sample')} a prompt"
     sets = ", ".join(f"{name} ({path})" for name, path in c.eval.datasets.items())
+    if c.eval_config:
+        sets = f"{sets}, and those of {c.eval_config}" if sets else f"the sets of {c.eval_config}"
     yield f"on {sets or c.eval_function_path}"
 
 
