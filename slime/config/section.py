@@ -39,9 +39,7 @@ class FrozenDict(dict):
 class Section(BaseModel):
     """A group of options. The first line of the docstring is its title in --help; the rest introduces it."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", coerce_numbers_to_str=True, protected_namespaces=(), allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,14 @@ def read() -> dict[str, Option]:
     known = (
         source.BASIC_TYPES | {"dtype": _DTYPES} | {name: _members(cls) for name, cls in enums.items() if _members(cls)}
     )
-    options: dict[str, Option] = {}
+    fields: dict[str, Option] = {}
+    other_names: dict[str, Option] = {}
     for file, wanted in CLASSES.items():
         found = source.classes(source.parse(root / file))
         for cls in wanted:
             for name, option in _fields(found[cls], known):
-                options.setdefault(name, option)
-    return options
+                (fields if name == option.name else other_names).setdefault(name, option)
+    return other_names | fields
 
 
 def _fields(cls: ast.ClassDef, known: dict[str, Any]) -> Iterator[tuple[str, Option]]:

@@ -25,6 +25,7 @@ RESERVED = {
     "dist_init_addr": "the placement of the engines",
     "base_gpu_id": "the placement of the engines",
     "gpu_id_step": "the placement of the engines",
+    "api_key": "the token that each run makes for itself",
     "config": "--config",
 }
 _JSON_PARSERS = ("json.loads", "json_list_type")
@@ -106,7 +107,10 @@ def _added_by_hand(file: Path, fields: dict[str, ast.AnnAssign]) -> Iterator[tup
             else source.limited(str | None, words.get("choices"))
         )
         name = _name(source.read_value(call.args[0]))
-        default, shown = _default(fields.get(name))
+        try:
+            default, shown = source.read_value(words["default"]), None
+        except (KeyError, source.Unreadable):  # the field's own, by a call
+            default, shown = _default(fields.get(name))
         yield (
             name,
             Option(name, kind, default, source.read_text(words.get("help")), family="sglang", shown_default=shown),

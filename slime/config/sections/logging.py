@@ -16,11 +16,16 @@ class Logging(Section):
         None, "offline writes into --wandb-dir for a later `wandb sync`.", derived="WANDB_MODE, or online"
     )
     wandb_dir: Path | None = option(None, "Directory of wandb's files.", derived="the run directory")
-    wandb_key: str | None = option(None, "API key.", derived="WANDB_API_KEY, or the login on this machine", secret=True)
+    wandb_key: str | None = option(
+        None,
+        "API key; better left to the environment.",
+        derived="WANDB_API_KEY, or the login on this machine",
+        secret=True,
+    )
     wandb_host: str | None = option(None, "Server, where it is not the public one.")
     wandb_team: str | None = option(None, "Entity that owns the project.")
-    wandb_project: str | None = option(None, "Project.", derived="slime")
-    wandb_group: str | None = option(None, "Group of runs.")
+    wandb_project: str | None = option(None, "Project that the run is shown in.", derived="slime")
+    wandb_group: str | None = option(None, "Group of runs that belong together.")
     wandb_run_id: str | None = option(None, "Id of a run to continue.")
     disable_wandb_random_suffix: bool = option(False, "Do not append a random suffix to the group.")
     wandb_always_use_train_step: bool = option(False, "Plot all metrics over optimizer steps instead of over rollouts.")

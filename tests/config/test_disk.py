@@ -1,0 +1,172 @@
+"""The files that options name, and the model's figures against what scripts and parallel sizes say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slime.config import architecture, disk, load
+
+# What scripts for this model state (MODEL_ARGS).
+STATED = (
+    "--num-layers 48 --hidden-size 2048 --ffn-hidden-size 6144 --num-attention-heads 32 --group-query-attention"
+    " --num-query-groups 4 --kv-channels 128 --qk-layernorm --normalization RMSNorm --norm-epsilon 1e-6 --swiglu"
+    " --disable-bias-linear --use-rotary-position-embeddings --position-embedding-type rope --rotary-percent 1.0"
+    " --rotary-base 1000000 --vocab-size 151936 --untie-embeddings-and-output-weights --num-experts 128"
+    " --moe-layer-freq [1]*48 --moe-ffn-hidden-size 768 --moe-router-topk 8"
+).split()
+
+
+def found(model: Path, *argv: str) -> tuple[list[str], list[str]]:
+    """(problems, what is lacking) as texts."""
+    findings = disk.look(load(["--hf-checkpoint", str(model), "--rollout-batch-size", "4", *argv]), set())
+    return list(map(str, findings.problems)), list(map(str, findings.lacking))
+
+
+# -- the model
+
+
+def test_a_whole_model_lacks_nothing(tiny):
+    assert found(tiny) == ([], [])
+
+
+def test_a_directory_with_config_json_alone_lacks_weights_and_tokenizer(moe):
+    problems, lacking = found(moe)
+    assert problems == []
+    assert "no weights" in lacking[0] and "no tokenizer" in lacking[1]
+
+
+def test_a_missing_shard_is_named(tiny):
+    shards = {f"layer.{n}": f"model-0000{n}.safetensors" for n in range(3)}
+    (tiny / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (tiny / "model-00000.safetensors").touch()
+    _, (lack,) = found(tiny)
+    assert "1 of 3 files of weights; model-00001.safetensors is missing" in lack
+
+
+def test_a_broken_index_is_said(tiny):
+    (tiny / "model.safetensors.index.json").write_text("{")
+    _, (lack,) = found(tiny)
+    assert "is not an index of weights" in lack
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no config.json in it"),
+        ("{", "its config.json cannot be read"),
+        ("[]", "does not name a model_type"),
+        ('{"model_type": "qwen3"}', "(model_type qwen3) does not state 'num_attention_heads'"),
+    ],
+)
+def test_what_is_no_model_is_said_with_the_reason(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    (problem,), _ = found(tmp_path)
+    assert message in problem
+
+
+def test_a_name_instead_of_a_directory_is_answered_with_how_to_download_it():
+    (problem,), _ = found(Path("Qwen/Qwen3-30B-A3B"))
+    assert "there is no directory" in problem and "hf download Qwen/Qwen3-30B-A3B" in problem
+
+
+def test_the_reference_model_is_looked_at_too(tiny, tmp_path):
+    (problem,), _ = found(tiny, "--ref-load", str(tmp_path / "nowhere"))
+    assert problem.startswith("--ref-load: there is no directory")
+
+
+# -- what scripts state
+
+
+def test_what_equals_config_json_is_fine(moe):
+    assert found(moe, *STATED)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--num-layers 47", "--num-layers: states 47, but config.json says 48"),
+        ("--num-query-groups 8", "--num-query-groups: states 8, but config.json says 4"),
+        ("--norm-epsilon 1e-5", "states 1e-05, but config.json says 1e-06"),
+        ("--rotary-base 10000", "states 10000.0, but config.json says 1000000.0"),
+        ("--normalization LayerNorm", "states LayerNorm, but config.json says RMSNorm"),
+        ("--no-swiglu", "--swiglu: states False, but config.json says True"),
+        ("--add-qkv-bias", "--add-qkv-bias: states True, but config.json says False"),
+        ("--moe-layer-freq [0]*1+[1]*47", "--moe-layer-freq: states (0, 1"),
+        ("--moe-layer-freq 2", "--moe-layer-freq: states 2, but config.json says [1"),
+        ("--moe-router-topk 4", "states 4, but config.json says 8"),
+    ],
+)
+def test_what_differs_is_an_error_that_shows_both(moe, words, message):
+    (problem,), _ = found(moe, *words.split())
+    assert message in problem
+
+
+def test_experts_stated_of_a_dense_model_are_an_error(tiny):
+    (problem,), _ = found(tiny, "--num-experts", "8")
+    assert "states 8, but config.json says nothing of the sort" in problem
+
+
+def test_the_figures_of_30b_a3b_add_up_to_its_name(moe):
+    total, used = architecture.read(moe).parameters
+    assert (round(total / 1e9, 1), round(used / 1e9, 1)) == (30.5, 3.3)
+
+
+# -- division
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--pipeline-model-parallel-size 5 --actor-num-gpus-per-node 5", "5 does not divide the model's 48 layers"),
+        (
+            "--tensor-model-parallel-size 3 --actor-num-gpus-per-node 3",
+            "3 does not divide the model's 32 attention heads",
+        ),
+        ("--expert-model-parallel-size 3 --actor-num-gpus-per-node 3", "3 does not divide the model's 128 experts"),
+        (
+            "--rollout-num-gpus-per-engine 12 --num-gpus-per-node 12",
+            "--rollout-num-gpus-per-engine: 12 does not divide the model's 32 attention heads",
+        ),
+    ],
+)
+def test_sizes_that_the_model_cannot_be_divided_by_are_said(moe, words, message):
+    (problem,), _ = found(moe, *words.split())
+    assert message in problem
+
+
+def test_uneven_pipeline_stages_are_megatrons_business(moe):
+    words = "--pipeline-model-parallel-size 5 --actor-num-gpus-per-node 5 --num-layers-in-first-pipeline-stage 8"
+    assert found(moe, *words.split())[0] == []
+
+
+def test_expert_parallelism_of_a_dense_model_is_said(tiny):
+    (problem,), _ = found(tiny, "--expert-model-parallel-size", "2")
+    assert "is 2, but the model has no experts" in problem
+
+
+# -- prompts
+
+
+def test_slices_of_a_prompt_file_are_fine(tiny, prompts):
+    assert found(tiny, "--prompt-data", f"{prompts}@[:5]", f"{prompts}@[2:]", str(prompts))[0] == []
+
+
+def test_prompt_and_eval_files_that_cannot_be_used_are_said(tiny, prompts, tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "p.csv").write_text("a")
+    problems, _ = found(
+        tiny,
+        *("--prompt-data", str(tmp_path / "gone.jsonl"), str(tmp_path / "empty.jsonl"), f"{prompts}@[a:b]"),
+        *("--eval-prompt-data", "held-out", str(tmp_path / "p.csv")),
+    )
+    for problem, message in zip(
+        problems,
+        ["there is no file", "is empty", "does not end in a slice", "is neither .jsonl nor .parquet"],
+        strict=True,
+    ):
+        assert message in problem
+    assert problems[-1].startswith("--eval-prompt-data")

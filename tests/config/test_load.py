@@ -1,0 +1,247 @@
+"""From words and files to values: grammar, types, precedence, defaults that depend on others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slime.config import Config, ConfigError, load
+
+BASE = ["--hf-checkpoint", "model", "--rollout-batch-size", "4"]
+
+
+def problems(*argv: str) -> list[str]:
+    """What `load` says of BASE and `argv`, one text a problem."""
+    with pytest.raises(ConfigError) as caught:
+        load([*BASE, *argv])
+    return [str(problem) for problem in caught.value.problems]
+
+
+def loaded(*argv: str) -> Config:
+    return load([*BASE, *argv])
+
+
+# -- grammar
+
+
+def test_an_option_takes_the_next_word_or_what_follows_the_equals_sign():
+    config = loaded("--lr", "1e-5", "--seed=7")
+    assert (config.lr, config.seed) == (1e-5, 7)
+
+
+@pytest.mark.parametrize("word", ["-1", "-1e-2"])
+def test_a_negative_number_is_a_value(word):
+    assert loaded("--entropy-coef", word).entropy_coef == float(word)
+
+
+def test_a_switch_is_set_by_its_name_and_unset_by_no():
+    config = loaded("--colocate", "--no-bf16", "--no-offload-train")
+    assert (config.colocate, config.bf16, config.offload_train, config.offload_rollout) == (True, False, False, True)
+
+
+def test_a_list_takes_all_words_up_to_the_next_option():
+    config = loaded("--prompt-data", "a.jsonl", "b.jsonl@[:5]", "--rollout-stop-token-ids", "1", "2", "--seed", "3")
+    assert config.prompt_data == ("a.jsonl", "b.jsonl@[:5]")
+    assert config.rollout_stop_token_ids == (1, 2)
+
+
+def test_a_dict_is_json():
+    assert loaded("--train-env-vars", '{"A": "1"}').train_env_vars == {"A": "1"}
+
+
+def test_the_last_of_several_wins():
+    assert loaded("--seed", "1", "--seed", "2").seed == 2
+
+
+def test_names_are_not_abbreviated():
+    assert "--rollout-temp: unknown option" in problems("--rollout-temp", "1")[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--lr"], "--lr: needs a value"),
+        (["--lr", "--seed", "1"], "--lr: needs a value"),
+        (["--lr", "1", "2"], "--lr: takes one value, but '2' follows '1'"),
+        (["stray"], "takes one value, but 'stray' follows"),
+        (["--colocate", "maybe"], "--colocate: 'maybe' is not true or false"),
+        (["--no-colocate", "x"], "--no-colocate: takes no value"),
+        (["--config"], "--config: needs a file"),
+    ],
+)
+def test_what_cannot_be_split_is_said(argv, message):
+    assert any(message in text for text in problems(*argv))
+
+
+# -- types
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--lr", "fast"], "--lr: 'fast' is not a number"),
+        (["--seed", "1.5"], "--seed: '1.5' is not a whole number"),
+        (["--seed", "-1"], "--seed: '-1' is out of range: must be >= 0"),
+        (["--rollout-temperature", "0"], "--rollout-temperature: '0' is out of range: must be > 0"),
+        (["--rollout-top-p", "1.5"], "--rollout-top-p: '1.5' is out of range: must be <= 1"),
+        (["--lr", "nan"], "--lr: 'nan' is out of range"),
+        (["--device", "tpu"], "--device: 'tpu' is none of auto, cpu, cuda"),
+        (["--rollout-stop-token-ids", "1", "x"], "--rollout-stop-token-ids: 'x' is not a whole number"),
+        (["--custom-rm-path", "reward"], "--custom-rm-path: 'reward' is not of the form module.attribute"),
+        (["--custom-rm-path", "a-b.c"], "not of the form module.attribute"),
+        (["--train-env-vars", "{A: 1"], "--train-env-vars: is not JSON"),
+        (["--train-env-vars", "[1]"], "--train-env-vars: is not a JSON object"),
+        (["--update-weight-buffer-size", "many"], "--update-weight-buffer-size: 'many' is not a whole number"),
+    ],
+)
+def test_a_wrong_value_is_said_with_option_value_and_what_is_expected(argv, message):
+    (text,) = problems(*argv)
+    assert message in text
+
+
+@pytest.mark.parametrize(("size", "number"), [("512MiB", 2**29), ("2 GB", 2 * 10**9), ("1.5K", 1500), ("77", 77)])
+def test_sizes_have_units(size, number):
+    assert loaded("--update-weight-buffer-size", size).update_weight_buffer_size == number
+
+
+# -- unknown names
+
+
+def test_an_unknown_option_is_answered_with_the_nearest_ones():
+    (text,) = problems("--rollout-temprature", "1")
+    assert "unknown option" in text and "did you mean --rollout-temperature?" in text
+
+
+def test_an_option_of_a_later_version_is_told_from_a_misspelled_one():
+    (text,) = problems("--critic-lr", "1e-6")
+    assert text.startswith("--critic-lr: known to scripts in this field, not supported by this version yet")
+
+
+def test_a_choice_of_a_later_version_is_told_from_a_wrong_one():
+    (text,) = problems("--advantage-estimator", "gspo")
+    assert "'gspo' is known to scripts in this field, not supported by this version yet" in text
+    assert "is none of" in problems("--advantage-estimator", "gpro")[0]
+
+
+def test_what_must_be_given_is_asked_for():
+    with pytest.raises(ConfigError) as caught:
+        load([])
+    assert [problem.where for problem in caught.value.problems] == ["--hf-checkpoint", "--rollout-batch-size"]
+
+
+def test_all_problems_come_at_once(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("seed: x\nsede: 1\n")
+    texts = problems("--config", str(file), "--lr", "fast", "--bogus", "1", "--save-interval", "2", "--gamma", "1")
+    assert len(texts) == 6
+
+
+def test_an_older_name_is_taken_and_said_once(caplog):
+    config = loaded("--accumulate-allreduce-grads-in-fp32", "--use-mcore-models", "--use-mcore-models")
+    assert config.megatron == {"grad_reduce_in_fp32": True}
+    assert [record.message for record in caplog.records] == [
+        "--accumulate-allreduce-grads-in-fp32 is now --grad-reduce-in-fp32; taken as such.",
+        "--use-mcore-models has no effect: models are always Megatron-core's.",
+    ]
+
+
+# -- files
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_yaml_may_be_flat_or_nested_with_dashes_or_underscores(tmp_path):
+    file = write(
+        tmp_path / "a.yaml",
+        "n-samples-per-prompt: 2\ntraining:\n  lr: 1e-5\n  adam_beta2: 0.95\nsglang:\n  dtype: half\n",
+    )
+    config = loaded("--config", file)
+    assert (config.n_samples_per_prompt, config.lr, config.adam_beta2, config.sglang) == (
+        2,
+        1e-5,
+        0.95,
+        {"dtype": "half"},
+    )
+
+
+def test_later_files_win_and_the_command_line_wins_over_files(tmp_path):
+    a = write(tmp_path / "a.yaml", "seed: 1\nlr: 1\nmin_lr: 0.1\n")
+    b = write(tmp_path / "b.yaml", "training:\n  lr: 2\n  min_lr: 0.2\n")
+    for argv in (["--config", a, b], ["--config", a, "--config", b]):
+        config = loaded(*argv, "--min-lr", "0.3")
+        assert (config.seed, config.lr, config.min_lr) == (1, 2, 0.3)
+
+
+def test_yaml_values_and_words_mean_the_same(tmp_path):
+    file = write(
+        tmp_path / "a.yaml",
+        "lr: 1.0e-5\ncolocate: true\nprompt_data: a.jsonl\ntrain_env_vars: {A: '1'}\nupdate_weight_buffer_size: 1MiB\n"
+        "offload_train: false\nrun_name: 7\n",
+    )
+    words = ["--lr", "1e-5", "--colocate", "--prompt-data", "a.jsonl", "--train-env-vars", '{"A": "1"}']
+    words += ["--update-weight-buffer-size", "1MiB", "--no-offload-train", "--run-name", "7"]
+    assert loaded("--config", file) == loaded(*words)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nlr: fast\n", "a.yaml:2: lr: 'fast' is not a number"),
+        ("training:\n  lr: 1\n  sead: 2\n", "a.yaml:3: sead: unknown option"),
+        ("training:\n  rollout_seed: 1\n", "a.yaml:2: rollout_seed: is an option of data, not of training"),
+        ("seed: 1\nlr: 1\nseed: 2\n", "a.yaml:3: seed: is also in line 1"),
+        ("training: 3\n", "a.yaml:1: training: is a section"),
+        ("lr: true\n", "a.yaml:1: lr: needs a value"),
+        ("lr:\n", "a.yaml:1: lr: None is not a number"),
+        ("no-colocate: true\n", "a.yaml:1: no-colocate: is a negation"),
+        ("a: [1\n", "is not YAML"),
+        ("- 1\n", "a.yaml:1: is not a map"),
+        ("", "is empty"),
+        ("lr: !!python/object:os.system x\n", "a.yaml:1: lr: its value is not readable"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path, text, message):
+    file = write(tmp_path / "a.yaml", text)
+    assert any(message in problem for problem in problems("--config", file))
+
+
+def test_a_file_that_is_missing_or_no_text_is_said(tmp_path):
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    texts = problems("--config", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"))
+    assert "No such file" in texts[0] and "not a text file" in texts[1]
+
+
+# -- defaults that depend on other options
+
+
+def test_batches_follow_from_one_another():
+    assert loaded("--n-samples-per-prompt", "8", "--num-steps-per-rollout", "4").global_batch_size == 8
+    assert loaded("--n-samples-per-prompt", "8", "--global-batch-size", "16").num_steps_per_rollout == 2
+    config = loaded("--n-samples-per-prompt", "8")
+    assert (config.global_batch_size, config.num_steps_per_rollout) == (32, 1)
+
+
+def test_colocated_engines_take_the_training_devices_and_both_halves_offload():
+    config = loaded("--colocate", "--actor-num-nodes", "2", "--actor-num-gpus-per-node", "4")
+    assert (config.rollout_num_gpus, config.offload_train, config.offload_rollout) == (8, True, True)
+    assert loaded("--offload").offload_rollout is True
+
+
+def test_supervised_fine_tuning_needs_no_engines():
+    config = loaded("--loss-type", "sft_loss")
+    assert (config.rollout_num_gpus, config.rollout_function_path) == (0, "slime.rollout.sft.generate_rollout")
+
+
+def test_eval_samples_as_the_rollout_does_unless_told_otherwise():
+    config = loaded("--rollout-temperature", "0.7", "--label-key", "answer", "--eval-top-k", "5")
+    assert (config.eval_temperature, config.eval_label_key, config.eval_top_k) == (0.7, "answer", 5)
+
+
+def test_a_new_name_for_a_saved_run_means_a_new_directory(tmp_path):
+    file = write(tmp_path / "a.yaml", "run_name: a\nrun_dir: runs/a\n")
+    assert loaded("--config", file, "--run-name", "b").run_dir == "runs/b"
+    assert loaded("--config", file).run_dir == "runs/a"

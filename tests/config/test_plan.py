@@ -1,0 +1,96 @@
+"""The plan in words: the arithmetic is right, and what is remarkable is remarked."""
+
+from __future__ import annotations
+
+import pytest
+
+from slime.config import architecture, load
+from slime.config.plan import data_parallel_size, describe
+
+BASE = ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--n-samples-per-prompt", "6", "--num-rollout", "10"]
+
+
+def plan(*argv: str) -> str:
+    """Without line breaks, so that texts can be found whatever the width."""
+    return " ".join(describe(load([*BASE, *argv]), None).split())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--num-steps-per-rollout 3", "24 samples = 3 optimizer steps x global batch of 8 in each step 1 sample for each"),
+        ("--micro-batch-size 2", "in each step 3 samples for each of 8 data-parallel ranks, in 2 micro-batches of 2"),
+        (
+            "--num-steps-per-rollout 2 --tensor-model-parallel-size 2 --balance-data",
+            "3 samples for each of 4 data-parallel ranks, balanced by tokens, in 3 micro-batches of 1 sample",
+        ),
+        (
+            "--use-dynamic-batch-size --max-tokens-per-gpu 1000 --context-parallel-size 2",
+            "packed into micro-batches of at most 2,000 tokens (1,000 x CP 2)",
+        ),
+        ("--num-steps-per-rollout 2", "1 or 2 samples for each of 8 data-parallel ranks"),
+        ("--num-steps-per-rollout 2", "10 rollouts = 20 optimizer steps = 240 samples"),
+        ("", "8 ranks = TP 1 x PP 1 x CP 1 x DP 8"),
+        ("--actor-num-nodes 2", "node 0: ranks 0-7, node 1: ranks 8-15"),
+        (
+            "--rollout-num-gpus 4 --rollout-num-gpus-per-engine 2",
+            "2 engines of 2 devices (TP 2) on devices of their own; 12 devices in all",
+        ),
+        ("--rollout-num-gpus 4", "by broadcast, in buckets of 512 MiB"),
+        (
+            "--colocate --rollout-num-gpus-per-engine 4",
+            "2 engines of 4 devices (TP 4) on the devices of training, in turns with it; 8 devices in all"
+            " engine 0: ranks 0-3, engine 1: ranks 4-7",
+        ),
+        (
+            "--colocate --rollout-num-gpus 16 --rollout-num-gpus-per-engine 8",
+            "and on 8 further devices; 16 devices in all engine 0: ranks 0-7 behind",
+        ),
+        ("--colocate --check-weight-update-equal", "through shared memory, in buckets of 512 MiB, then compared"),
+        ("--loss-type sft_loss", "Engines none"),
+        ("--debug-rollout-only", "Training none"),
+        ("--save-hf out/{rollout_id} --save-interval 5", "saved to out/{rollout_id} at the end, and every 5 rollouts"),
+        (
+            "--eval-interval 2 --eval-prompt-data a a.jsonl --n-samples-per-eval-prompt 4",
+            "before the first rollout and every 2 rollouts, 4 samples a prompt on a (a.jsonl)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_plan_says(options, text):
+    words = options.split()
+    if not {"--rollout-num-gpus", "--colocate", "sft_loss", "--debug-rollout-only"} & set(words):
+        words += ["--rollout-num-gpus", "1"]
+    assert text in plan(*words)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--kl-loss-coef 0.1 --ref-load m", "--kl-loss-coef has no effect without --use-kl-loss"),
+        ("--eval-prompt-data a a.jsonl", "--eval-prompt-data is not used without --eval-interval"),
+        ("--max-tokens-per-gpu 9", "--max-tokens-per-gpu has no effect without --use-dynamic-batch-size"),
+        ("--num-steps-per-rollout 2", "The global batch is not a multiple of 8 data-parallel ranks"),
+        (
+            "--use-dynamic-batch-size --max-tokens-per-gpu 100 --rollout-max-response-len 1000",
+            "Samples of up to 1,000 tokens exceed a micro-batch",
+        ),
+    ],
+)
+def test_what_may_not_be_meant_is_remarked(options, text):
+    assert text in plan("--colocate", *options.split())
+    assert "Remarks" not in plan("--colocate", "--num-steps-per-rollout", "3")
+
+
+def test_the_model_is_described_by_its_config_json(moe):
+    config = load([*BASE, "--colocate", "--rollout-max-response-len", "50000"])
+    text = " ".join(describe(config, architecture.read(moe)).split())
+    assert "qwen3_moe: 48 layers, hidden 2048, 32 heads (4 key-value), 128 experts of which a token visits 8" in text
+    assert "30.5 B parameters, 3.34 B of them at work for each token" in text
+    assert "The model was made for at most 40,960 tokens" in text
+
+
+def test_data_parallel_size_is_what_the_other_parallel_sizes_leave():
+    config = load(
+        [*BASE, *"--actor-num-nodes 2 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4".split()]
+    )
+    assert data_parallel_size(config) == 2

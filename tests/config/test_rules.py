@@ -1,0 +1,80 @@
+"""Rules between options: each broken alone is one problem that names the options; none is a consequence of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from slime.config import ConfigError, load
+
+BASE = ["--hf-checkpoint", "model", "--rollout-batch-size", "4"]
+
+BROKEN = [
+    ("--n-samples-per-prompt 3 --global-batch-size 8", "4 prompts x 3 samples = 12 samples a rollout, which is not 1"),
+    ("--n-samples-per-prompt 3 --num-steps-per-rollout 5", "which is not 5 steps x 2"),
+    ("--n-samples-per-prompt 4 --num-steps-per-rollout 2 --global-batch-size 16", "which is not 2 steps x 16"),
+    ("--global-batch-size 100", "which is not 1 steps x 100"),
+    ("--use-dynamic-batch-size", "--use-dynamic-batch-size: needs --max-tokens-per-gpu"),
+    ("--save-interval 5", "--save-interval: needs a place to save to"),
+    ("--save-interval 5 --save-hf out", "'out' is the same directory for every rollout"),
+    ("--save-hf out/{step}", "a placeholder other than {rollout_id}"),
+    ("--eval-interval 5", "--eval-interval: needs data to evaluate on"),
+    ("--eval-prompt-data gsm", "takes pairs of name and path"),
+    ("--eval-prompt-data gsm a.jsonl gsm b.jsonl", "the name 'gsm' is given twice"),
+    ("--use-kl-loss", "--use-kl-loss: needs a reference model"),
+    ("--kl-coef 0.1", "--kl-coef: needs a reference model"),
+    ("--kl-coef 0.1 --kl-loss-coef 0.1 --ref-load model", "exclude each other"),
+    ("--lr-decay-style linear --lr 1e-6 --min-lr 1e-5", "--min-lr: 1e-05 is above --lr 1e-06"),
+    ("--lr-warmup-iters 10 --lr-decay-iters 10", "leaves nothing of --lr-decay-iters"),
+    ("--group-rm", "--group-rm: needs --custom-rm-path"),
+    ("--rm-type exact_match", "exact_match compares with a label"),
+    ("--rollout-max-response-len 10 --rollout-max-context-len 5", "10 tokens exceed --rollout-max-context-len 5"),
+    ("--async-depth 1 --colocate", "1 trains and generates at once, --colocate in turns"),
+    ("--actor-num-gpus-per-node 16", "16 are more than the 8 devices of a node"),
+    ("--colocate --actor-num-gpus-per-node 6 --rollout-num-gpus-per-engine 4 --rollout-num-gpus 4", "straddle"),
+    ("--rollout-num-gpus 4 --rollout-num-gpus-per-engine 8", "8 does not divide --rollout-num-gpus 4"),
+    ("--rollout-num-gpus 6 --rollout-num-gpus-per-engine 3", "engines of 3 devices do not fit nodes of 8"),
+    ("--tensor-model-parallel-size 3", "8 ranks are not a multiple of TP 3 x PP 1 x CP 1 = 3"),
+    ("--expert-model-parallel-size 16", "8 ranks are not a multiple of EP 16 x ETP 1 x PP 1 = 16"),
+    (
+        "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1",
+        "together with tensor parallelism needs sequence parallelism",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), BROKEN)
+def test_a_broken_rule_is_one_problem(options, message):
+    with pytest.raises(ConfigError) as caught:
+        load([*BASE, *options.split()])
+    (problem,) = caught.value.problems
+    assert message in str(problem)
+    assert problem.fix
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--n-samples-per-prompt 3 --global-batch-size 4",
+        "--use-dynamic-batch-size --max-tokens-per-gpu 100",
+        "--save-interval 5 --save-hf out/{rollout_id}",
+        "--eval-interval 5 --eval-prompt-data a a.jsonl b b.jsonl",
+        "--use-kl-loss --kl-loss-coef 0.1 --ref-load model",
+        "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
+        "--rollout-num-gpus 16 --rollout-num-gpus-per-engine 16",
+        "--tensor-model-parallel-size 2 --context-parallel-size 2 --pipeline-model-parallel-size 2",
+    ],
+)
+def test_a_kept_rule_is_silent(options):
+    load([*BASE, *options.split()])
+
+
+def test_a_rule_is_not_judged_by_an_option_that_is_wrong_itself():
+    with pytest.raises(ConfigError) as caught:
+        load([*BASE, "--global-batch-size", "x", "--n-samples-per-prompt", "3"])
+    assert len(caught.value.problems) == 1
+
+
+def test_the_fix_of_batches_that_do_not_add_up_is_a_size_that_does():
+    with pytest.raises(ConfigError) as caught:
+        load([*BASE, "--n-samples-per-prompt", "3", "--global-batch-size", "5"])
+    assert "--global-batch-size 4" in caught.value.problems[0].fix
