@@ -60,8 +60,9 @@ def _curves(summary: Summary, terminal: Terminal, width: int) -> list[str]:
         ("reward", summary.rewards, "{:.3f}", "green"),
         ("length", summary.lengths, "{:.1f}", "blue"),
         ("thinking", summary.thinking if any(summary.thinking) else [], "{:.0%}", "cyan"),
-        ("loss", [] if summary.rewards else summary.losses, "{:.4f}", "blue"),
     ]
+    if summary.supervised:  # the lengths are those of the demonstrations
+        curves = [("loss", summary.losses, "{:.4f}", "blue")]
     lines = []
     for title, values, form, color in curves:
         if not values:
@@ -110,9 +111,8 @@ def _time(summary: Summary, terminal: Terminal, width: int) -> list[str]:
             lines.append(" " * MARGIN + _stacked(parts, width - MARGIN, terminal))
         lines += _legend(parts, width, terminal)
     if math.isfinite(summary.tokens_per_s):
-        lines.append(
-            f"{_title('slowest', terminal)}{summary.tokens_per_s:.0f} tokens/s of the longest sample of a rollout"
-        )
+        whose = "trained on" if summary.supervised else "of the longest sample of a rollout"
+        lines.append(f"{_title('speed', terminal)}{summary.tokens_per_s:.0f} tokens/s {whose}")
     if math.isfinite(summary.logprob_diff):
         lines.append(f"{_title('log-probs', terminal)}trainer and engine differ by at most {summary.logprob_diff:.1e}")
     return lines

@@ -52,6 +52,7 @@ class Summary:
     `elapsed_s`: from the first row of metrics to the last. Series have one value a step."""
 
     run: RunDir
+    supervised: bool
     steps: int
     planned: int | None
     elapsed_s: float
@@ -61,7 +62,7 @@ class Summary:
     losses: list[float]
     evaluations: list[Evaluation]
     seconds: dict[str, float]  # mean of a step: its parts, and "step" for the whole
-    tokens_per_s: float  # mean of the slowest samples'
+    tokens_per_s: float  # mean over the steps: of the slowest sample, or in supervised training of all tokens
     logprob_diff: float  # largest that was seen; NaN if none was
     transcripts: list[Transcript] = field(default_factory=list)
 
@@ -69,12 +70,16 @@ class Summary:
 def summarize(run: RunDir) -> Summary:
     """Raises MetricsError for a metrics.jsonl that is damaged in the middle; half a last line is passed over."""
     rows = read_metrics(run.metrics_file)
-    rewards, losses = series(rows, "rollout/raw_reward"), series(rows, "train/loss")
+    losses = series(rows, "train/loss")
+    supervised = bool(losses) and not series(rows, "rollout/advantages")
+    rewards = series(rows, "rollout/raw_reward")
+    speed = "perf/actor_train_tok_per_s" if supervised else "perf/longest_sample_tokens_per_sec"
     seconds = {part: mean(series(rows, name)) for part, name in {**PARTS, "step": "perf/step_time"}.items()}
     diffs = series(rows, f"{names.LOGPROB_DIFF}_max") or series(rows, names.LOGPROB_DIFF)
     times = [row["time"] for row in rows if "time" in row]
     return Summary(
         run=run,
+        supervised=supervised,
         steps=len(series(rows, "perf/step_time")) or len(rewards) or len(losses),
         planned=run.read_config().get("data", {}).get("num_rollout"),
         elapsed_s=times[-1] - times[0] if times else 0.0,
@@ -84,7 +89,7 @@ def summarize(run: RunDir) -> Summary:
         losses=losses,
         evaluations=_evaluations(rows),
         seconds={part: value for part, value in seconds.items() if math.isfinite(value)},
-        tokens_per_s=mean(series(rows, "perf/longest_sample_tokens_per_sec")),
+        tokens_per_s=mean(series(rows, speed)),
         logprob_diff=max(diffs, default=math.nan),
         transcripts=_transcripts(run, rows),
     )

@@ -85,7 +85,8 @@ SFT = (
 
 
 def is_rl(metrics: Mapping[str, float]) -> bool:
-    return REWARD in metrics
+    """Supervised training has a loss but no advantages, and rewards that mean nothing if any."""
+    return REWARD in metrics and ("rollout/advantages" in metrics or LOSS not in metrics)
 
 
 class StepTable:

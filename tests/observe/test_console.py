@@ -140,6 +140,11 @@ def test_supervised_step_shows_its_loss(log):
     ]
 
 
+def test_supervised_step_with_a_reward_that_means_nothing_shows_its_loss(log):
+    Console(log).step(100, SFT | {"rollout/raw_reward": 0.0})
+    assert "learning" in log.text
+
+
 def test_header_comes_again_when_it_has_scrolled_away_or_was_interrupted(log):
     console = Console(log)
     for step in range(ROWS_A_HEADER + 1):

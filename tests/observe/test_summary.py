@@ -39,6 +39,7 @@ def train(metrics, step, reward):
     metrics.log(
         {
             "rollout/raw_reward": reward,
+            "rollout/advantages": 0.0,
             "rollout/response_len/mean": 10.0 + step,
             "rollout/thinking_ratio": reward,
             "perf/rollout_time": 0.4,
@@ -113,7 +114,7 @@ def test_page_of_a_run_that_ended(ended):
         "a step       0.70 s",
         "             ██████████████████████████████████████▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒▒·····",
         "             █ rollout 0.40  ▓ train 0.20  ▒ sync 0.05  · rest 0.05",
-        "slowest      62 tokens/s of the longest sample of a rollout",
+        "speed        62 tokens/s of the longest sample of a rollout",
         "log-probs    trainer and engine differ by at most 8.0e-05",
         "",
         "col          47+85=  (answer: 132)",
@@ -163,10 +164,11 @@ def test_supervised_run_shows_its_loss(run):
     metrics = Metrics(run)
     for step in range(200):
         metrics.log({"train/loss": 2.0 - step / 100, "train/grad_norm": 1.0}, step=step)
-        metrics.log({"perf/train_time": 0.05, "perf/step_time": 0.06}, step=step)
+        metrics.log({"rollout/raw_reward": 0.0, "perf/train_time": 0.05, "perf/actor_train_tok_per_s": 5e3}, step=step)
     [curve] = [line for line in page(run).splitlines() if line.startswith("loss")]
     assert curve.split()[1] == "1.9900" and curve.split()[-1] == "0.0200"
     assert curve.split()[2][0] == "█" and curve.split()[2][-1] == "▁"
+    assert "speed        5000 tokens/s trained on" in page(run).splitlines()
     assert "reward" not in page(run)
 
 
