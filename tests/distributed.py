@@ -2,15 +2,15 @@
 
     results = run_ranks(function, 2, argument, deadline=60)
 
-Each rank is a fresh process (spawned: nothing that the function patches reaches the test process) with one thread and torch.distributed
-initialised. The function has to be importable: defined at the top of a module under tests/.
+Each rank is a fresh process (spawned: nothing that the function patches reaches the test process) with one thread and
+torch.distributed initialised. The function has to be importable: defined at the top of a module under tests/.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import io
+import multiprocessing
 import os
 import tempfile
 import time
@@ -31,8 +31,8 @@ GRACE = 3.0  # seconds between the first sign of an end and the last
 def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, deadline: float = 120.0) -> list[Any]:
     """function(*arguments) on ranks 0..world_size-1; returns what each returned, by rank (tensors as copies).
 
-    Raises AssertionError with the traceback of the first rank that failed or, when they take more than `deadline` seconds, with the
-    stack of each that was still running. No process outlives the call.
+    Raises AssertionError with the traceback of the first rank that failed or, when they take more than `deadline`
+    seconds, with the stack of each that was still running. No process outlives the call.
     """
     context = multiprocessing.get_context("spawn")
     latest_end = time.monotonic() + START + deadline + GRACE
@@ -70,7 +70,9 @@ def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, de
     return [results[rank] for rank in range(world_size)]
 
 
-def _obituary(function: Callable[..., Any], rank: int, deadline: float, processes: list[Any], stacks: list[Path]) -> str:
+def _obituary(
+    function: Callable[..., Any], rank: int, deadline: float, processes: list[Any], stacks: list[Path]
+) -> str:
     """Why a process ended without a report."""
     processes[rank].join(GRACE)
     if not stacks[rank].stat().st_size:

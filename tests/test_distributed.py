@@ -41,7 +41,9 @@ def test_results_come_by_rank():
 
 
 def test_the_first_failure_is_raised_with_its_traceback():
-    with pytest.raises(AssertionError, match=r"(?s)rank 1 of 2 failed in fail_on_one:.*in fail_on_one.*KeyError: 'the cause'"):
+    with pytest.raises(
+        AssertionError, match=r"(?s)rank 1 of 2 failed in fail_on_one:.*in fail_on_one.*KeyError: 'the cause'"
+    ):
         run_ranks(fail_on_one, 2)
 
 

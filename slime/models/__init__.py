@@ -1,20 +1,19 @@
-"""One file a model family: HF config -> Megatron config, HF names <-> Megatron names, and the weights in both directions.
+"""One file a model family: HF config -> Megatron config, HF names <-> Megatron names, and the weights both ways.
 
-    hf_config = read_hf_config(directory)            # config.json as a dict
-    family = family_of(hf_config)                    # ModelError for an unknown model_type or a feature we would ignore
-    family.transformer_fields()                      # keyword arguments of Megatron's TransformerConfig that the model fixes
-    family.gpt_arguments(tensor_parallel_size)       # keyword arguments of GPTModel that the model fixes
+    family = family_of(read_hf_config(directory))    # ModelError: unknown model_type, or a feature we would ignore
+    family.transformer_fields()                      # what the model fixes of Megatron's TransformerConfig
+    family.gpt_arguments(tensor_parallel_size)       # what the model fixes of GPTModel's arguments
     family.dtype                                     # torch.dtype that config.json names, or None
 
-    shard = Shard(family, chunks)                    # chunks: this rank's GPTModels (one a virtual stage), bare or wrapped in DDP
+    shard = Shard(family, chunks)                    # this rank's GPTModels (one a virtual stage), bare or wrapped
     load_hf(shard, directory)                        # each rank reads only its own slices
-    for bucket in export_hf(shard, bucket_bytes):    # collective; bucket: list of (hf_name, full tensor)
+    for bucket in export_hf(shard, bucket_bytes):    # collective; a bucket is a list of (hf_name, full tensor)
         ...
     save_hf(shard, directory, source=directory)      # collective; rank 0 writes, whole or not at all
 
-Nothing here builds a model or imports Megatron: process groups are those that the chunks were built with. Every parallel layout of
-Megatron (TP, PP with virtual stages, EP, ETP) and both layer specs (local and transformer-engine) are handled alike, because
-names are first brought to one form (names.py) and a family lists that form once (e.g. qwen3.py).
+Nothing here builds a model or imports Megatron: process groups are those that the chunks were built with. Every
+parallel layout of Megatron (TP, PP with virtual stages, EP, ETP) and both layer specs (local and transformer-engine)
+are handled alike, because names are first brought to one form (names.py) and a family lists that form once (qwen3.py).
 """
 
 from slime.models.checkpoint import CheckpointError
@@ -26,5 +25,13 @@ from slime.models.save import save_hf
 from slime.models.shard import Shard
 
 __all__ = [
-    "CheckpointError", "Family", "ModelError", "Shard", "export_hf", "family_of", "load_hf", "read_hf_config", "save_hf",
+    "CheckpointError",
+    "Family",
+    "ModelError",
+    "Shard",
+    "export_hf",
+    "family_of",
+    "load_hf",
+    "read_hf_config",
+    "save_hf",
 ]

@@ -25,7 +25,7 @@ class CheckpointError(ModelError):
 
 
 class Checkpoint:
-    """The weights in `directory`: an index with its files, or files alone. Raises CheckpointError when there are none."""
+    """The weights in `directory`: an index and its files, or files alone. CheckpointError when there are none."""
 
     def __init__(self, directory: str | Path):
         self.directory = Path(directory)
@@ -41,7 +41,9 @@ class Checkpoint:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} is not an index of safetensors files: {error!r}") from error
         if absent := sorted({file for file in files.values() if not (self.directory / file).is_file()}):
-            raise CheckpointError(f"{path} names files that are not there: {', '.join(absent)}. Is the download complete?")
+            raise CheckpointError(
+                f"{path} names files that are not there: {', '.join(absent)}. Is the download complete?"
+            )
         return files
 
     def _scanned(self) -> dict[str, str]:
@@ -54,7 +56,9 @@ class Checkpoint:
         for path in paths:
             for name in self._open(path.name).keys():
                 if name in files:
-                    raise CheckpointError(f"{self.directory}: {name} is in both {files[name]} and {path.name}, and there is no {INDEX}")
+                    raise CheckpointError(
+                        f"{self.directory}: {name} is in both {files[name]} and {path.name}, and there is no {INDEX}"
+                    )
                 files[name] = path.name
         return files
 

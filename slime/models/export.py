@@ -1,8 +1,8 @@
 """Export: full HF tensors from the shards of all ranks, in buckets of bounded size.
 
-Invariants: every rank yields the same number of buckets, and the same ones at each call. Each HF tensor is yielded exactly once over the
-pipeline stages (and by every stage with across_pp). A bucket costs at most one collective for each group and dtype in it, plus one
-broadcast over the pipeline with across_pp.
+Invariants: every rank yields the same number of buckets, and the same ones at each call. Each HF tensor is yielded
+exactly once over the pipeline stages (and by every stage with across_pp). A bucket costs at most one collective for
+each group and dtype in it, plus one broadcast over the pipeline with across_pp.
 """
 
 from __future__ import annotations
@@ -41,22 +41,23 @@ class Spec:
 
 @dataclass(frozen=True)
 class Gather:
-    """Entries that are gathered together, and the buckets that come of it: one, unless a single entry makes more than fits."""
+    """Entries that are gathered together, and the buckets of it: one, unless a single entry makes more than fits."""
 
     entries: list[Entry]
     buckets: list[list[Spec]]
 
 
 def export_hf(shard: Shard, bucket_bytes: int, across_pp: bool = False) -> Iterator[Bucket]:
-    """Yields buckets of (hf_name, full tensor) of at most `bucket_bytes`; a tensor larger than that has a bucket to itself.
+    """Yields buckets of (hf_name, full tensor) of at most `bucket_bytes`; a larger tensor has a bucket to itself.
 
-    Collective over all ranks of the model: each must iterate to the end. Names are those of the checkpoint, vocabulary padding is
-    removed, dtypes are the parameters'. With across_pp=False each pipeline stage yields its own tensors, the same on all ranks of
-    the stage, and stages with less to give end with empty buckets; with True every rank yields every tensor, stage after stage.
+    Collective over all ranks of the model: each must iterate to the end. Names are those of the checkpoint, vocabulary
+    padding is removed, dtypes are the parameters'. With across_pp=False each pipeline stage yields its own tensors, the
+    same on all ranks of the stage, and stages with less to give end with empty buckets; with True every rank yields
+    every tensor, stage after stage.
 
-    Nothing is copied that need not be: with one tensor-parallel rank all but the query, key and value projections are views of the
-    live parameters, good until these change. Memory: a bucket twice while it is gathered; with expert parallelism a bucket counts
-    as no smaller than one matrix of one expert from each expert-parallel rank.
+    Nothing is copied that need not be: with one tensor-parallel rank all but the query, key and value projections are
+    views of the live parameters, good until these change. Memory: a bucket twice while it is gathered; with expert
+    parallelism a bucket counts as no smaller than one matrix of one expert from each expert-parallel rank.
     """
     plan = _plan(shard, bucket_bytes)
     specs = [bucket for gather in plan for bucket in gather.buckets]
@@ -89,7 +90,11 @@ def _specs(entry: Entry) -> list[Spec]:
     """The HF tensors of an entry, those of its counterparts on the other expert-parallel ranks included."""
     shapes = entry.mine.shapes(tuple(entry.parameter.shape), entry.cut.size)
     dtype = entry.parameter.dtype
-    return [Spec(name, shape, dtype) for mapping in entry.mappings for name, shape in zip(mapping.names, shapes, strict=True)]
+    return [
+        Spec(name, shape, dtype)
+        for mapping in entry.mappings
+        for name, shape in zip(mapping.names, shapes, strict=True)
+    ]
 
 
 def _packed(items: Iterable[T], nbytes: Callable[[T], int], limit: int) -> list[list[T]]:
@@ -123,8 +128,9 @@ def _gather(entries: list[Entry]) -> Bucket:
         flat = torch.cat([entries[i].tensor.reshape(-1) for i in members])
         of_ranks = flat.new_empty(holders.size, flat.numel())
         dist.all_gather_into_tensor(of_ranks.view(-1), flat, group=holders.group)
-        for i, columns in zip(members, of_ranks.split([entries[i].parameter.numel() for i in members], dim=1), strict=True):
-            parts[i] = [row.view(entries[i].parameter.shape) for row in columns]
+        columns = of_ranks.split([entries[i].parameter.numel() for i in members], dim=1)
+        for i, rows in zip(members, columns, strict=True):
+            parts[i] = [row.view(entries[i].parameter.shape) for row in rows]
     bucket: Bucket = []
     for entry, of_entry in zip(entries, parts, strict=True):
         for i, mapping in enumerate(entry.mappings):

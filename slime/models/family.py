@@ -1,7 +1,7 @@
 """Family: what has to be known about one kind of model to train it with Megatron and to serve it from HF files.
 
-A family is bound to one config.json. It is pure knowledge: it builds nothing, and two families of the same config are equal in all
-they say. A new one is a file like qwen3.py and a line in registry.py.
+A family is bound to one config.json. It is pure knowledge: it builds nothing, and two families of the same config are
+equal in all they say. A new one is a file like qwen3.py and a line in registry.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ModelError(ValueError):
 
 
 class Family(ABC):
-    """Raises ModelError when made from a config.json that lacks a key or asks for something this family would not do."""
+    """Raises ModelError when made from a config.json that lacks a key or asks for what this family would not do."""
 
     required: ClassVar[frozenset[str]]
     """Keys of config.json without which the model is not defined."""
@@ -35,8 +35,9 @@ class Family(ABC):
     """Optional keys that the family reads."""
 
     harmless: ClassVar[frozenset[str]] = frozenset({
-        "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "bos_token_id", "dtype", "eos_token_id",
-        "initializer_range", "model_type", "pad_token_id", "torch_dtype", "transformers_version", "use_cache",
+        "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "bos_token_id", "dtype",
+        "eos_token_id", "initializer_range", "model_type", "pad_token_id", "torch_dtype", "transformers_version",
+        "use_cache",
     })  # fmt: skip
     """Keys that do not change what the model computes."""
 
@@ -62,13 +63,13 @@ class Family(ABC):
     def transformer_fields(self) -> dict[str, Any]:
         """Fields of Megatron's TransformerConfig that the model fixes (sizes, norms, activation, routing).
 
-        Parallelism, precision and kernels are the trainer's to add. With `multi_latent_attention` among them, the class to
-        make is MLATransformerConfig.
+        Parallelism, precision and kernels are the trainer's to add. With `multi_latent_attention` among them, the class
+        to make is MLATransformerConfig.
         """
 
     @abstractmethod
     def gpt_arguments(self, tensor_parallel_size: int) -> dict[str, Any]:
-        """Arguments of Megatron's GPTModel that the model fixes; `vocab_size` is padded to a multiple of tensor_parallel_size."""
+        """Arguments of Megatron's GPTModel that the model fixes; `vocab_size` is a multiple of tensor_parallel_size."""
 
     @abstractmethod
     def list_tensors(self) -> Iterator[tuple[str, Mapping]]:
@@ -79,7 +80,7 @@ class Family(ABC):
         """
 
     def ignores(self, hf_name: str) -> bool:
-        """Whether a tensor of a checkpoint that `tensors` does not name may be left unread (e.g. precomputed rotary tables)."""
+        """Whether a checkpoint's tensor that `tensors` does not name may be left unread (precomputed rotary tables)."""
         return hf_name.endswith(".rotary_emb.inv_freq")
 
     @cached_property

@@ -13,11 +13,11 @@ SHOWN = 50  # lines of an error; a wrong checkpoint can have tens of thousands
 def load_hf(shard: Shard, directory: str | Path) -> int:
     """Fills the shard's parameters from the checkpoint in `directory` and returns the bytes that were read for it.
 
-    A rank reads only the slices it holds; values are cast to each parameter's dtype. Call it before an optimizer copies the
-    parameters (or have it reload them after). Not collective.
+    A rank reads only the slices it holds; values are cast to each parameter's dtype. Call it before an optimizer copies
+    the parameters (or have it reload them after). Not collective.
 
-    Raises CheckpointError, before any parameter changes, when there are no weights, or listing every tensor that is missing, has
-    another shape or an unreadable dtype, or that the model has no place for.
+    Raises CheckpointError, before any parameter changes, when there are no weights, or listing every tensor that is
+    missing, has another shape or an unreadable dtype, or that the model has no place for.
     """
     checkpoint = Checkpoint(directory)
     family = shard.family
@@ -30,7 +30,9 @@ def load_hf(shard: Shard, directory: str | Path) -> int:
     }
     for entry in shard.entries:
         shapes = entry.mine.shapes(tuple(entry.parameter.shape), entry.cut.size)
-        problems |= {p for name, shape in zip(entry.mine.names, shapes, strict=True) if (p := checkpoint.problem(name, shape))}
+        problems |= {
+            p for name, shape in zip(entry.mine.names, shapes, strict=True) if (p := checkpoint.problem(name, shape))
+        }
     if problems:
         lines = sorted(problems)
         more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []

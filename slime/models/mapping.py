@@ -1,10 +1,12 @@
 """How one Megatron parameter is made of HF tensors, and cut over tensor-parallel ranks.
 
 A mapping is a fact about names and shapes, bound to no process and no memory. It answers three questions:
-`shapes` (what the HF tensors look like), `take` (this rank's part, reading nothing else) and `rebuild` (the HF tensors again).
-Invariant: for any number of parts, rebuild([take(part) for part in parts]) gives the HF tensors back, bit for bit.
+`shapes` (what the HF tensors look like), `take` (this rank's part, reading nothing else) and `rebuild` (the HF tensors
+again). Invariant: for any number of parts, rebuild([take(part) for part in parts]) gives the HF tensors back, bit for
+bit.
 
-`part` is the rank in the group that cuts the parameter: tensor parallel, or expert tensor parallel where `expert` is true.
+`part` is the rank in the group that cuts the parameter: tensor parallel, or expert tensor parallel where `expert` is
+true.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ Fetch = Callable[[str, tuple[slice, ...]], Tensor]
 
 @dataclass(frozen=True)
 class Mapping(ABC):
-    """`expert`: belongs to one routed expert, so it lives on one expert-parallel rank and is cut over expert tensor parallelism."""
+    """`expert`: part of a routed expert, so on one expert-parallel rank and cut over expert tensor parallelism."""
 
     expert: bool = field(default=False, kw_only=True)
 
@@ -42,7 +44,7 @@ class Mapping(ABC):
 
     @abstractmethod
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """The HF tensors, contiguous, from the parameters of all ranks; views wherever there is one rank and the layout allows."""
+        """The HF tensors, contiguous, from the parameters of all ranks; of one rank, views where the layout allows."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Row(Mapping):
 
 @dataclass(frozen=True)
 class Vocab(Mapping):
-    """Rows are vocabulary entries: Megatron pads them to a multiple of the parts, with zeros here; HF has exactly `size`."""
+    """One row a vocabulary entry: HF has `size`, Megatron pads to a multiple of the parts (with zeros, here)."""
 
     hf: str
     size: int
@@ -154,7 +156,8 @@ class GateUp(Mapping):
 
 @dataclass(frozen=True)
 class QKV(Mapping):
-    """Attention's fused projection (weight or bias): for each query group its query heads, then its key head, then its value head.
+    """Attention's fused projection (weight or bias): for each query group its query heads, then its key head, then its
+    value head.
 
     The fused rows are cut evenly over the ranks, so with fewer groups than ranks a cut may fall inside a group.
     """

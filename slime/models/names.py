@@ -1,9 +1,11 @@
 """One name for each Megatron parameter, whatever the layer spec and the rank.
 
-The form that families list: the local spec's names, with layers and experts numbered over the whole model. The other forms are
-  transformer-engine: a norm is part of the linear layer after it (linear_qkv.layer_norm_weight, mlp.linear_fc1.layer_norm_weight)
-  grouped experts:    one module holds all of a rank's experts (mlp.experts.linear_fc1.weight3)
-  this rank's:        layers count from 0 within a pipeline stage, experts within an expert-parallel rank
+The form that families list: the local spec's names, with layers and experts numbered over the whole model. The other
+forms are
+  transformer-engine: a norm is part of the linear layer after it (linear_qkv.layer_norm_weight,
+  mlp.linear_fc1.layer_norm_weight) grouped experts:    one module holds all of a rank's experts
+  (mlp.experts.linear_fc1.weight3) this rank's:        layers count from 0 within a pipeline stage, experts within an
+  expert-parallel rank
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ def local_spec_name(name: str) -> str:
 def global_names(name: str, layers: Sequence[int], num_local_experts: int, expert_ranks: int) -> list[str]:
     """The family's names of a parameter and of its counterparts on the other expert-parallel ranks.
 
-    `name` is in the local spec's form; `layers[i]` is the model's layer (from 0) that this chunk calls layer i. The list has one
-    name for each expert-parallel rank if the parameter belongs to a routed expert, else one.
+    `name` is in the local spec's form; `layers[i]` is the model's layer (from 0) that this chunk calls layer i. The
+    list has one name for each expert-parallel rank if the parameter belongs to a routed expert, else one.
     """
     name = _LAYER.sub(lambda match: f"decoder.layers.{layers[int(match[1])]}.", name)
     if not (expert := _EXPERT.search(name)):

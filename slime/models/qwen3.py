@@ -16,8 +16,8 @@ from slime.models.mapping import QKV, GateUp, Mapping, Replicated, Row, Vocab
 
 class Qwen3(Family):
     required = frozenset({
-        "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
-        "num_key_value_heads", "rms_norm_eps", "vocab_size",
+        "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads",
+        "num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "vocab_size",
     })  # fmt: skip
     handled = frozenset({
         "attention_bias", "attention_dropout", "hidden_act", "layer_types", "max_window_layers", "quantization_config",
@@ -89,7 +89,7 @@ class Qwen3(Family):
             yield from self.attention(ours, hf)
             yield from self.mlp(layer, ours, hf)
         yield "decoder.final_layernorm.weight", Replicated("model.norm.weight")
-        # With tied embeddings only a last pipeline stage that is not also the first has this one: a copy of the embedding.
+        # With tied embeddings only a last pipeline stage that is not the first has this one: a copy of the embedding.
         yield "output_layer.weight", Vocab(embedding if self.tied else "lm_head.weight", size)
 
     def attention(self, ours: str, hf: str) -> Iterator[tuple[str, Mapping]]:
@@ -117,8 +117,8 @@ class Qwen3Moe(Qwen3):
 
     required = Qwen3.required | {"moe_intermediate_size", "num_experts_per_tok"}
     handled = Qwen3.handled | {
-        "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "num_experts", "num_local_experts", "output_router_logits",
-        "router_aux_loss_coef",
+        "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "num_experts", "num_local_experts",
+        "output_router_logits", "router_aux_loss_coef",
     }  # fmt: skip
 
     @property

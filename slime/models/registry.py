@@ -14,10 +14,15 @@ FAMILIES: dict[str, type[Family]] = {"qwen3": Qwen3, "qwen3_moe": Qwen3Moe}
 
 
 def family_of(hf_config: dict[str, Any]) -> Family:
-    """The family of a config.json. Raises ModelError for an unknown `model_type`, or when the family cannot do what the file asks."""
+    """The family of a config.json.
+
+    Raises ModelError for an unknown `model_type`, and when the family would not do what the file asks for.
+    """
     model_type = hf_config.get("model_type")
     if model_type not in FAMILIES:
-        raise ModelError(f"config.json: model_type {model_type!r} is not one of those we have: {', '.join(sorted(FAMILIES))}")
+        raise ModelError(
+            f"config.json: model_type {model_type!r} is not one of those we have: {', '.join(sorted(FAMILIES))}"
+        )
     return FAMILIES[model_type](hf_config)
 
 

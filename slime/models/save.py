@@ -20,18 +20,19 @@ from slime.models.shard import Shard
 FILE_BYTES = 5_000_000_000
 BUCKET_BYTES = 1_000_000_000
 COMPANIONS = (".json", ".jinja", ".model", ".py", ".tiktoken", ".txt")
-"""Suffixes of what a checkpoint has beside its weights: configs, tokenizer, chat template, generation defaults, custom code."""
+"""Suffixes of what a checkpoint has beside its weights: configurations, tokenizer, chat template, custom code."""
 
 
 def save_hf(shard: Shard, directory: str | Path, source: str | Path, file_bytes: int = FILE_BYTES) -> None:
     """Writes the model to `directory` as HF safetensors, with config.json and the tokenizer's files from `source`.
 
-    Collective over all ranks: rank 0 writes, the others take part in the gathering, and all return when the directory is in place.
-    Weights have the dtype that config.json names. Above `file_bytes` they are spread over files with an index. The directory is
-    written beside its place and renamed; an earlier checkpoint there is replaced, and lost only once the new one is whole.
+    Collective over all ranks: rank 0 writes, the others take part in the gathering, and all return when the directory
+    is in place. Weights have the dtype that config.json names. Above `file_bytes` they are spread over files with an
+    index. The directory is written beside its place and renamed; an earlier checkpoint there is replaced, and lost only
+    once the new one is whole.
 
-    Raises CheckpointError on every rank when rank 0 could not write, or when `directory` holds something that is no checkpoint or
-    is `source` itself.
+    Raises CheckpointError on every rank when rank 0 could not write, or when `directory` holds something that is no
+    checkpoint or is `source` itself.
     """
     writer = _Writer(Path(directory), Path(source), shard.family.dtype, file_bytes) if dist.get_rank() == 0 else None
     if writer:
@@ -46,10 +47,13 @@ def save_hf(shard: Shard, directory: str | Path, source: str | Path, file_bytes:
 
 
 class _Writer:
-    """Rank 0's side. After the first failure it does nothing more, so that rank 0 stays in step with the other ranks."""
+    """Rank 0's side. After a failure it does nothing more, so that rank 0 stays in step with the other ranks."""
 
     def __init__(self, directory: Path, source: Path, dtype: torch.dtype | None, file_bytes: int):
-        self.directory, self.source, self.dtype, self.file_bytes = directory.absolute(), source.absolute(), dtype, file_bytes
+        self.directory = directory.absolute()
+        self.source = source
+        self.dtype = dtype
+        self.file_bytes = file_bytes
         self.partial = self.directory.with_name(f".{self.directory.name}.partial")
         self.replaced = self.directory.with_name(f".{self.directory.name}.replaced")
         self.pending: dict[str, Tensor] = {}  # of the file to come
@@ -92,12 +96,13 @@ class _Writer:
 
     def finish(self) -> None:
         self._write()
+        count = len(self.written)
         weight_map: dict[str, str] = {}
         for i, names in enumerate(self.written):
-            file = "model.safetensors" if len(self.written) == 1 else f"model-{i + 1:05}-of-{len(self.written):05}.safetensors"
+            file = "model.safetensors" if count == 1 else f"model-{i + 1:05}-of-{count:05}.safetensors"
             (self.partial / f"{i}").rename(self.partial / file)
             weight_map |= dict.fromkeys(names, file)
-        if len(self.written) > 1:
+        if count > 1:
             index = {"metadata": {"total_size": self.total_size}, "weight_map": dict(sorted(weight_map.items()))}
             (self.partial / INDEX).write_text(json.dumps(index, indent=2))
         for path in self.source.iterdir():

@@ -1,7 +1,7 @@
 """Shard: the tensors of one model that this rank holds, each with its place in the HF checkpoint.
 
-Invariants: entries are in the order of the chunks' parameters, so ranks of one pipeline stage list the same ones in the same order;
-every parameter has a mapping, or making the Shard fails and names it.
+Invariants: entries are in the order of the chunks' parameters, so ranks of one pipeline stage list the same ones in the
+same order; every parameter has a mapping, or making the Shard fails and names it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ class Axis:
 
 @dataclass(frozen=True)
 class Entry:
-    """One local tensor. `mappings` has one for each expert-parallel rank if it belongs to a routed expert, else exactly one."""
+    """One local tensor, with the mappings of its counterparts on all expert-parallel ranks if it is of a routed expert.
+
+    All ranks of `cut` hold a part of the tensor that `mine` describes. The tensors of all `holders`, in order of rank,
+    are the parts of the first of `mappings`, then those of the next; None where this rank alone has all of them.
+    """
 
     parameter: Tensor  # the model's own object: Megatron's DDP and optimizers replace its data
-    mappings: tuple[Mapping, ...]
-    mine: Mapping  # the one of `mappings` that this rank holds
-    cut: Axis  # the ranks that hold the parts of the same tensor
-    holders: Axis | None  # the ranks whose tensors together make those of all `mappings`, mapping after mapping; None: this one alone
+    mappings: tuple[Mapping, ...]  # one an expert-parallel rank, or a single one
+    mine: Mapping  # the one of them that this rank holds
+    cut: Axis
+    holders: Axis | None
     is_copy: bool  # of a tensor that another pipeline stage owns: loaded, never exported
 
     @property
@@ -86,14 +90,11 @@ class Shard:
             mappings = tuple(self.family.tensors[n] for n in names if n in self.family.tensors)
             if len(mappings) == len(names):
                 mine = mappings[self.expert.rank if len(mappings) > 1 else 0]
-                if mine.expert:
-                    cut, holders = self.expert_tensor, self.expert_all
-                else:
-                    cut = holders = self.tensor
-                if isinstance(mine, Replicated) and not mine.expert or holders.size == 1:
-                    holders = None
+                cut, holders = (self.expert_tensor, self.expert_all) if mine.expert else (self.tensor, self.tensor)
+                alone = holders.size == 1 or (isinstance(mine, Replicated) and not mine.expert)
                 # Megatron marks the second copy of a tied embedding, on a stage other than the first, as shared.
-                yield Entry(parameter, mappings, mine, cut, holders, is_copy=getattr(parameter, "shared", False))
+                is_copy = getattr(parameter, "shared", False)
+                yield Entry(parameter, mappings, mine, cut, None if alone else holders, is_copy)
             elif name in parameters:
                 unknown.append(name)
 

@@ -20,7 +20,12 @@ NORM, HEAD, UP = "model.norm.weight", "lm_head.weight", "model.layers.1.mlp.up_p
 
 
 def drop_and_reshape(directory: Path) -> None:
-    change(directory, lambda tensors: {n: t[:-1] if n == UP else t for n, t in tensors.items() if n != NORM} | {"extra": torch.ones(1)})
+    change(
+        directory,
+        lambda tensors: (
+            {n: t[:-1] if n == UP else t for n, t in tensors.items() if n != NORM} | {"extra": torch.ones(1)}
+        ),
+    )
 
 
 def quantise(directory: Path) -> None:
@@ -70,9 +75,13 @@ BAD: dict[Callable[[Path], None], list[str]] = {  # what was done to the checkpo
     ],
     quantise: [f"{NORM} in model.safetensors has dtype F8_E4M3"],
     cut_off: ["model.safetensors is not a whole safetensors file"],
-    remove_weights: ["has no weights (no *.safetensors): it holds config.json, generation_config.json, pytorch_model.bin"],
+    remove_weights: [
+        "has no weights (no *.safetensors): it holds config.json, generation_config.json, pytorch_model.bin"
+    ],
     shutil.rmtree: ["has no weights (no *.safetensors): the directory does not exist"],
-    index_absent_files: ["names files that are not there: model-00002-of-00003.safetensors, model-00003-of-00003.safetensors"],
+    index_absent_files: [
+        "names files that are not there: model-00002-of-00003.safetensors, model-00003-of-00003.safetensors"
+    ],
     index_wrongly: [f"{HEAD} is not in model.safetensors, though model.safetensors.index.json says so"],
     index_garbage: ["model.safetensors.index.json is not an index of safetensors files"],
     repeat: ["is in both model.safetensors and other.safetensors"],
@@ -105,7 +114,9 @@ def load_all(good: Path, bad: dict[str, Path], half: Path) -> dict[str, Any]:
     return found
 
 
-def export_wrapped(family: Family, shard: Shard, chunk: torch.nn.Module, directory: Path) -> list[dict[str, torch.Tensor]]:
+def export_wrapped(
+    family: Family, shard: Shard, chunk: torch.nn.Module, directory: Path
+) -> list[dict[str, torch.Tensor]]:
     """Loaded through the wrapper; exported through it, and by the shard that was made before."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 

@@ -12,26 +12,28 @@ import torch.nn.functional as F
 from slime.models import ModelError, family_of, read_hf_config
 
 QWEN3_4B = {
-    "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
-    "head_dim": 128, "hidden_act": "silu", "hidden_size": 2560, "initializer_range": 0.02, "intermediate_size": 9728,
-    "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3", "num_attention_heads": 32,
-    "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000,
-    "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
-    "use_cache": True, "use_sliding_window": False, "vocab_size": 151936,
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643,
+    "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2560, "initializer_range": 0.02,
+    "intermediate_size": 9728, "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3",
+    "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling":
+    None, "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "transformers_version": "4.51.0", "use_cache": True, "use_sliding_window": False, "vocab_size": 151936,
 }  # fmt: skip
 QWEN3_30B_A3B = QWEN3_4B | {
     "architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 1, "hidden_size": 2048, "intermediate_size": 6144,
-    "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768, "norm_topk_prob": True,
-    "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": False,
-    "router_aux_loss_coef": 0.001, "tie_word_embeddings": False,
+    "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+    "norm_topk_prob": True, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+    "num_key_value_heads": 4, "output_router_logits": False, "router_aux_loss_coef": 0.001, "tie_word_embeddings":
+    False,
 }  # fmt: skip
 
 
 def test_dense_fields():
     assert family_of(QWEN3_4B).transformer_fields() == {
-        "num_layers": 36, "hidden_size": 2560, "ffn_hidden_size": 9728, "num_attention_heads": 32, "num_query_groups": 8,
-        "kv_channels": 128, "normalization": "RMSNorm", "layernorm_epsilon": 1e-6, "qk_layernorm": True, "add_bias_linear": False,
-        "add_qkv_bias": False, "gated_linear_unit": True, "activation_func": F.silu, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+        "num_layers": 36, "hidden_size": 2560, "ffn_hidden_size": 9728, "num_attention_heads": 32, "num_query_groups":
+        8, "kv_channels": 128, "normalization": "RMSNorm", "layernorm_epsilon": 1e-6, "qk_layernorm": True,
+        "add_bias_linear": False, "add_qkv_bias": False, "gated_linear_unit": True, "activation_func": F.silu,
+        "hidden_dropout": 0.0, "attention_dropout": 0.0,
     }  # fmt: skip
 
 
@@ -50,7 +52,9 @@ def test_moe_layers_follow_the_sparse_step_and_the_dense_exceptions():
     assert family_of(config).transformer_fields()["moe_layer_freq"] == [0, 1, 0, 0, 0, 1]
 
 
-@pytest.mark.parametrize(("vocab_size", "tp", "padded"), [(151936, 1, 151936), (151936, 8, 151936), (91, 2, 92), (91, 4, 92), (1, 4, 4)])
+@pytest.mark.parametrize(
+    ("vocab_size", "tp", "padded"), [(151936, 1, 151936), (151936, 8, 151936), (91, 2, 92), (91, 4, 92), (1, 4, 4)]
+)
 def test_vocabulary_is_padded_to_the_tensor_parallel_size(vocab_size, tp, padded):
     assert family_of(QWEN3_4B | {"vocab_size": vocab_size}).gpt_arguments(tp) == {
         "vocab_size": padded, "max_sequence_length": 40960, "share_embeddings_and_output_weights": True,
@@ -64,7 +68,9 @@ def test_rotary_base_in_the_form_of_transformers_5():
     assert family.gpt_arguments(1)["rotary_base"] == 5e6
 
 
-@pytest.mark.parametrize(("keys", "dtype"), [({"dtype": "float32", "torch_dtype": None}, torch.float32), ({}, torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("keys", "dtype"), [({"dtype": "float32", "torch_dtype": None}, torch.float32), ({}, torch.bfloat16)]
+)
 def test_dtype(keys, dtype):
     assert family_of(QWEN3_4B | keys).dtype == dtype
 
@@ -98,7 +104,7 @@ def test_what_would_be_ignored_is_refused(config, keys, complaint):
 
 
 def test_all_complaints_come_at_once():
-    with pytest.raises(ModelError, match="attention_bias.*hidden_act"):
+    with pytest.raises(ModelError, match=r"attention_bias.*hidden_act"):
         family_of(QWEN3_4B | {"attention_bias": True, "hidden_act": "gelu"})
 
 

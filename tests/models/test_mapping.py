@@ -93,7 +93,7 @@ def test_gate_up(parts, rows, columns):
 
 @st.composite
 def attention(draw: st.DrawFn) -> tuple[int, int, int, int]:
-    """parts, heads, groups, head_dim as Megatron allows them: groups divide by the parts, or the parts by the groups."""
+    """parts, heads, groups, head_dim as Megatron allows them: parts divide the groups, or groups the parts."""
     parts, groups, per_group = draw(rank_counts), draw(st.sampled_from([1, 2, 4, 8])), draw(st.integers(1, 4))
     head_dim = draw(st.integers(1, 3)) * (parts // groups if groups < parts else 1)
     return parts, groups * per_group, groups, head_dim
@@ -121,7 +121,11 @@ def test_qkv_by_hand():
     assert [shard.tolist() for shard in shards] == [[10, 11, 20, 30], [12, 13, 21, 31]]
 
 
-@given(st.sampled_from([Replicated("w"), Column("w"), Row("w"), Vocab("w", 3), GateUp("gate", "up"), QKV("q", "k", "v", 2, 1, 1)]))
+@given(
+    st.sampled_from(
+        [Replicated("w"), Column("w"), Row("w"), Vocab("w", 3), GateUp("gate", "up"), QKV("q", "k", "v", 2, 1, 1)]
+    )
+)
 def test_one_rank_copies_nothing(mapping):
     shard = torch.zeros(4, 2)
     for tensor in mapping.rebuild([shard]):

@@ -9,13 +9,14 @@ from slime.models.names import global_names, local_spec_name
 from tests.models.test_config import QWEN3_4B, QWEN3_30B_A3B
 
 DENSE_TE = [  # as transformer-engine's layers call the parameters of a decoder layer
-    "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.weight",
-    "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight",
+    "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
+    "self_attention.linear_qkv.weight", "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight",
     "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight",
 ]  # fmt: skip
 MOE_TE = [
-    "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.weight",
-    "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", "pre_mlp_layernorm.weight", "mlp.router.weight",
+    "self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
+    "self_attention.linear_qkv.weight", "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight",
+    "pre_mlp_layernorm.weight", "mlp.router.weight",
     *(f"mlp.experts.linear_fc{layer}.weight{expert}" for layer in (1, 2) for expert in range(128)),
 ]  # fmt: skip
 
@@ -32,9 +33,18 @@ def test_a_layer_of_transformer_engine_has_the_same_tensors(config, te_names):
         ("decoder.layers.0.self_attention.linear_qkv.layer_norm_weight", "decoder.layers.0.input_layernorm.weight"),
         ("decoder.layers.0.self_attention.linear_qkv.layer_norm_bias", "decoder.layers.0.input_layernorm.bias"),
         ("decoder.layers.0.mlp.linear_fc1.layer_norm_weight", "decoder.layers.0.pre_mlp_layernorm.weight"),
-        ("decoder.layers.0.mlp.experts.linear_fc1.weight12", "decoder.layers.0.mlp.experts.local_experts.12.linear_fc1.weight"),
-        ("decoder.layers.0.mlp.experts.linear_fc2.bias3", "decoder.layers.0.mlp.experts.local_experts.3.linear_fc2.bias"),
-        ("decoder.layers.0.mlp.shared_experts.linear_fc1.weight", "decoder.layers.0.mlp.shared_experts.linear_fc1.weight"),
+        (
+            "decoder.layers.0.mlp.experts.linear_fc1.weight12",
+            "decoder.layers.0.mlp.experts.local_experts.12.linear_fc1.weight",
+        ),
+        (
+            "decoder.layers.0.mlp.experts.linear_fc2.bias3",
+            "decoder.layers.0.mlp.experts.local_experts.3.linear_fc2.bias",
+        ),
+        (
+            "decoder.layers.0.mlp.shared_experts.linear_fc1.weight",
+            "decoder.layers.0.mlp.shared_experts.linear_fc1.weight",
+        ),
     ],
 )
 def test_transformer_engine_names(te, local):

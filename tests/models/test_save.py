@@ -15,7 +15,12 @@ from slime.models import CheckpointError, Shard, family_of, load_hf, read_hf_con
 from tests.distributed import run_ranks
 from tests.models.tiny import make_checkpoint, megatron_model
 
-TOKENIZER = {"tokenizer.json": "{}", "tokenizer_config.json": '{"a": 1}', "merges.txt": "a b", "chat_template.jinja": "{{ messages }}"}
+TOKENIZER = {
+    "tokenizer.json": "{}",
+    "tokenizer_config.json": '{"a": 1}',
+    "merges.txt": "a b",
+    "chat_template.jinja": "{{ messages }}",
+}
 
 
 def save_all(source: Path, work: Path) -> dict[str, Any]:
@@ -52,7 +57,9 @@ def failure(shard: Shard, directory: Path, source: Path) -> str:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = make_checkpoint(tmp_path_factory.mktemp("hf"), "moe", torch.bfloat16, max_shard_size="30KB")  # with an index
+    directory = make_checkpoint(
+        tmp_path_factory.mktemp("hf"), "moe", torch.bfloat16, max_shard_size="30KB"
+    )  # with an index
     for name, text in TOKENIZER.items():
         (directory / name).write_text(text)
     (directory / "optimizer.pt").touch()
@@ -109,7 +116,12 @@ def test_transformers_loads_it(messages, work, tensors):
 
 def test_companions_are_copied_and_nothing_else(messages, source, work):
     directory = work / "new" / "deep"
-    assert {path.name for path in directory.iterdir()} == {"model.safetensors", "config.json", "generation_config.json", *TOKENIZER}
+    assert {path.name for path in directory.iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "generation_config.json",
+        *TOKENIZER,
+    }
     for name in ("config.json", *TOKENIZER):
         assert (directory / name).read_bytes() == (source / name).read_bytes()
 
@@ -134,7 +146,15 @@ def test_the_remains_of_a_killed_save_do_no_harm(messages, work, tensors):
 
 
 def test_nothing_is_left_beside(messages, work):
-    assert sorted(path.name for path in work.iterdir()) == ["earlier", "file", "foreign", "kept", "killed", "many", "new"]
+    assert sorted(path.name for path in work.iterdir()) == [
+        "earlier",
+        "file",
+        "foreign",
+        "kept",
+        "killed",
+        "many",
+        "new",
+    ]
 
 
 def test_an_earlier_checkpoint_stays_when_the_disk_is_full(messages, work):

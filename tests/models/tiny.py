@@ -1,6 +1,7 @@
 """Small random checkpoints made by transformers, and Megatron models of them under any parallel layout.
 
-Megatron is imported inside the functions, which run in processes of their own (tests.distributed): it needs torch patched first.
+Megatron is imported inside the functions, which run in processes of their own (tests.distributed): it needs torch
+patched first.
 """
 
 from __future__ import annotations
@@ -11,22 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from slime.models import Family
 
-LAYERS = 4
-COMMON = dict(
-    vocab_size=91, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=8, num_key_value_heads=4,
-    head_dim=8, max_position_embeddings=64, rope_theta=1e4, rms_norm_eps=1e-5, dtype="float32",
-)  # fmt: skip
-MOE = COMMON | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True)
+COMMON = {
+    "vocab_size": 91, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 1e4, "rms_norm_eps": 1e-5,
+    "dtype": "float32",
+}  # fmt: skip
+MOE = COMMON | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
 KINDS: dict[str, dict[str, Any]] = {
     "dense": COMMON,
-    "tied": COMMON | dict(tie_word_embeddings=True),
-    "one group": COMMON | dict(num_key_value_heads=1),
+    "tied": COMMON | {"tie_word_embeddings": True},
+    "one group": COMMON | {"num_key_value_heads": 1},
     "moe": MOE,
-    "moe, some layers dense": MOE | dict(mlp_only_layers=[0], norm_topk_prob=False),
+    "moe, some layers dense": MOE | {"mlp_only_layers": [0], "norm_topk_prob": False},
 }
 TOKENS = torch.randint(0, COMMON["vocab_size"], (21,), generator=torch.Generator().manual_seed(1))
 LENGTHS = [8, 1, 12]  # of the sequences in TOKENS
@@ -59,7 +61,13 @@ def reference_logits(directory: Path) -> Tensor:
 
 @contextmanager
 def megatron_model(
-    family: Family, dtype: torch.dtype = torch.float32, tp: int = 1, pp: int = 1, vpp: int | None = None, ep: int = 1, etp: int = 1
+    family: Family,
+    dtype: torch.dtype = torch.float32,
+    tp: int = 1,
+    pp: int = 1,
+    vpp: int | None = None,
+    ep: int = 1,
+    etp: int = 1,
 ) -> Iterator[list[nn.Module]]:
     """This rank's chunks of a randomly initialised model, and the process groups as long as it lives."""
     from slime.platform.megatron_cpu import enable
@@ -72,13 +80,13 @@ def megatron_model(
 
     from slime.training.layers import block_spec
 
-    sizes = dict(
-        tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=vpp,
-        expert_model_parallel_size=ep,
-        expert_tensor_parallel_size=etp,
-    )
+    sizes = {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "virtual_pipeline_model_parallel_size": vpp,
+        "expert_model_parallel_size": ep,
+        "expert_tensor_parallel_size": etp,
+    }
     mpu.initialize_model_parallel(**sizes)
     try:
         model_parallel_cuda_manual_seed(1)
@@ -110,6 +118,10 @@ def megatron_model(
         yield chunks
     finally:
         mpu.destroy_model_parallel()
+        # Megatron only forgets its groups; their threads would slow down all that follows in this process.
+        for group in list(dist.distributed_c10d._world.pg_map):
+            if group is not dist.group.WORLD:
+                dist.destroy_process_group(group)
 
 
 def megatron_logits(chunks: list[nn.Module]) -> Tensor | None:
@@ -119,11 +131,15 @@ def megatron_logits(chunks: list[nn.Module]) -> Tensor | None:
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     cu_seqlens = torch.tensor([0, *LENGTHS]).cumsum(0).int()
-    packed = PackedSeqParams("thd", cu_seqlens_q=cu_seqlens, cu_seqlens_kv=cu_seqlens, max_seqlen_q=12, max_seqlen_kv=12)
+    packed = PackedSeqParams(
+        "thd", cu_seqlens_q=cu_seqlens, cu_seqlens_kv=cu_seqlens, max_seqlen_q=12, max_seqlen_kv=12
+    )
     positions = torch.cat([torch.arange(n) for n in LENGTHS])
 
     def forward(_: Any, model: nn.Module) -> tuple[Tensor, Any]:
-        return model(TOKENS[None], positions[None], None, packed_seq_params=packed), lambda logits, non_loss_data: logits
+        return model(
+            TOKENS[None], positions[None], None, packed_seq_params=packed
+        ), lambda logits, non_loss_data: logits
 
     micro_batches = mpu.get_pipeline_model_parallel_world_size()
     with torch.no_grad():
