@@ -92,10 +92,10 @@ class Recorder:
             self._optimizer_steps += 1
         self.console.step(rollout_id, {**(record.train_rows[0] if record.train_rows else {}), **metrics})
 
-    def eval(self, step: int, evaluate: Callable[[], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:
-        """Runs `evaluate`, after `step` steps, and records what it measured and the transcripts of each set."""
+    def eval(self, step: int, evaluate: Callable[[int], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:
+        """Runs `evaluate(step)`, after `step` steps, and records what it measured and the transcripts of each set."""
         with self.console.phase("evaluating on held-out prompts", brief=True), self._timeline.span("eval", step=step):
-            metrics, transcripts = evaluate()
+            metrics, transcripts = evaluate(step)
         self._metrics.log(metrics, step=step)
         self.run.write_samples(step, transcripts)
         self.console.eval(step, metrics)
