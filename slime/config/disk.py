@@ -43,6 +43,8 @@ def look(config: Config, unsound: set[str]) -> Findings:
     for option, path in prompts:
         if option not in unsound:
             found.problems += _prompt_file(_flag(option), path)
+    if config.eval_config is not None and "eval_config" not in unsound and not Path(config.eval_config).is_file():
+        found.problems.append(Problem("--eval-config", f"there is no file {config.eval_config}", "name a YAML file"))
     return found
 
 

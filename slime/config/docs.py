@@ -17,8 +17,8 @@ INTRODUCTION = """\
 
 Each option can be given on the command line (`--lr 1e-6`), and in YAML files (`--config recipe.yaml`) by the same name,
 with `-` or `_`, at the top level or under its section. Later files win over earlier ones, the command line wins over
-files. `--check` says all that is wrong, or prints placement and batch arithmetic, and exits. Any boolean can be switched
-off by `--no-...`; lists take several words; a dict is JSON on the command line.
+files. `--check` says all that is wrong, or prints placement and batch arithmetic, and exits. Any boolean can be
+switched off by `--no-...`; lists take several words; a dict is JSON on the command line.
 """
 
 
@@ -41,7 +41,7 @@ def _sections() -> Iterator[str]:
 
 def _libraries() -> Iterator[str]:
     yield "## Options of the libraries\n"
-    yield "Passed through; name, type and choices are checked against the installed version. YAML may group them by name.\n"
+    yield "Passed through; name, type and choices are checked against the installed version.\n"
     for family, (library, how) in LIBRARIES.items():
         yield f"- **{library}** (`--help {family}` lists them): {how}."
     yield ""

@@ -109,15 +109,19 @@ def _kl_counts_once(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "lr_decay_iters")
-def _learning_rate_decays(c: Config) -> Iterator[Problem]:
-    if c.lr_decay_style != "constant" and c.min_lr > c.lr:
+@reads("lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "lr_decay_iters", "num_rollout", "num_steps_per_rollout")
+def _learning_rate_can_decay(c: Config) -> Iterator[Problem]:
+    if c.lr_decay_style == "constant":
+        return
+    if c.min_lr > c.lr:
         yield Problem("--min-lr", f"{c.min_lr} is above --lr {c.lr}", "the rate decays from lr to min-lr")
-    if c.lr_decay_iters is not None and c.lr_warmup_iters >= c.lr_decay_iters:
+    if c.lr_decay_iters is None and c.num_rollout is None and c.num_epoch is not None:
+        yield Problem("--lr-decay-style", f"{c.lr_decay_style} over how many steps?", "give --lr-decay-iters")
+    steps = c.lr_decay_iters or (c.num_rollout or 0) * c.num_steps_per_rollout
+    if steps and c.lr_warmup_iters >= steps:
+        whole = "--lr-decay-iters" if c.lr_decay_iters else "the optimizer steps of the run:"
         yield Problem(
-            "--lr-warmup-iters",
-            f"{c.lr_warmup_iters} leaves nothing of --lr-decay-iters {c.lr_decay_iters}",
-            "warm-up is part of it",
+            "--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of {whole} {steps}", "warm-up is part of it"
         )
 
 

@@ -161,12 +161,18 @@ def test_prompt_and_eval_files_that_cannot_be_used_are_said(tiny, prompts, tmp_p
     problems, _ = found(
         tiny,
         *("--prompt-data", str(tmp_path / "gone.jsonl"), str(tmp_path / "empty.jsonl"), f"{prompts}@[a:b]"),
-        *("--eval-prompt-data", "held-out", str(tmp_path / "p.csv")),
+        *("--eval-prompt-data", "held-out", str(tmp_path / "p.csv"), "--eval-config", str(tmp_path / "sets.yaml")),
     )
     for problem, message in zip(
         problems,
-        ["there is no file", "is empty", "does not end in a slice", "is neither .jsonl nor .parquet"],
+        [
+            "there is no file",
+            "is empty",
+            "does not end in a slice",
+            "is neither .jsonl nor .parquet",
+            "there is no file",
+        ],
         strict=True,
     ):
         assert message in problem
-    assert problems[-1].startswith("--eval-prompt-data")
+    assert [problem.partition(":")[0] for problem in problems[-2:]] == ["--eval-prompt-data", "--eval-config"]

@@ -18,7 +18,7 @@ def plan(*argv: str) -> str:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ("--num-steps-per-rollout 3", "24 samples = 3 optimizer steps x global batch of 8 in each step 1 sample for each"),
+        ("--num-steps-per-rollout 3", "24 samples = 3 optimizer steps x global batch of 8 in each step 1 sample"),
         ("--micro-batch-size 2", "in each step 3 samples for each of 8 data-parallel ranks, in 2 micro-batches of 2"),
         (
             "--num-steps-per-rollout 2 --tensor-model-parallel-size 2 --balance-data",

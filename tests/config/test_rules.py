@@ -24,7 +24,9 @@ BROKEN = [
     ("--kl-coef 0.1", "--kl-coef: needs a reference model"),
     ("--kl-coef 0.1 --kl-loss-coef 0.1 --ref-load model", "exclude each other"),
     ("--lr-decay-style linear --lr 1e-6 --min-lr 1e-5", "--min-lr: 1e-05 is above --lr 1e-06"),
-    ("--lr-warmup-iters 10 --lr-decay-iters 10", "leaves nothing of --lr-decay-iters"),
+    ("--lr-decay-style cosine --lr-warmup-iters 10 --lr-decay-iters 10", "leaves nothing of --lr-decay-iters 10"),
+    ("--lr-decay-style linear --lr-warmup-iters 10 --num-rollout 9", "leaves nothing of the 9 optimizer steps"),
+    ("--lr-decay-style linear --num-epoch 1", "linear over how many steps?"),
     ("--group-rm", "--group-rm: needs --custom-rm-path"),
     ("--rm-type exact_match", "exact_match compares with a label"),
     ("--rollout-max-response-len 10 --rollout-max-context-len 5", "10 tokens exceed --rollout-max-context-len 5"),
@@ -61,6 +63,7 @@ def test_a_broken_rule_is_one_problem(options, message):
         "--use-kl-loss --kl-loss-coef 0.1 --ref-load model",
         "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
         "--rollout-num-gpus 16 --rollout-num-gpus-per-engine 16",
+        "--lr-warmup-iters 100 --num-rollout 9",
         "--tensor-model-parallel-size 2 --context-parallel-size 2 --pipeline-model-parallel-size 2",
     ],
 )
