@@ -8,7 +8,8 @@ Invariants:
   started here, on loopback, with a token of its own, in a directory that only this user can read.
 - After the block, however it was left, nothing that the run started lives: the reaper (see reaper.py) ends it, also when this process
   is killed. A cluster that was joined stays as it was, only this run's actors and their children end.
-- Ctrl+C, SIGTERM and SIGHUP leave the block as exceptions. Once it is being left, signals no longer interrupt.
+- Ctrl+C, SIGTERM and SIGHUP leave the block as KeyboardInterrupt, the latter two then as SystemExit(128 + number).
+  Once it is being left, no signal interrupts.
 - This process's environment and signal handlers are put back as they were.
 """
 
@@ -19,7 +20,6 @@ import os
 import secrets
 import signal
 import sys
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from slime.cluster import reaper
 from slime.cluster.environment import environment
+from slime.cluster.interrupt import Interrupt
 from slime.cluster.local_ray import LocalRay
 from slime.cluster.wait import wait
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from slime.config import Config
 
 _JOIN_S = 60.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the placement says who sees which GPU, not Ray
@@ -60,6 +60,7 @@ class Session:
         self.resource = "CPU"
         self._cpu_slots = config.cpu_slots
         self._wants_gpus = config.device != "cpu"
+        self._interrupt = Interrupt()
         self._undo = ExitStack()
 
     def __enter__(self) -> Session:
@@ -67,7 +68,8 @@ class Session:
         for line in reaper.clear_dead_runs():
             print(f"slime: {line}", file=sys.stderr)
         try:
-            self._catch_signals()
+            self._interrupt.catch()
+            self._undo.callback(self._interrupt.release)
             hidden = {} if self._wants_gpus else {"CUDA_VISIBLE_DEVICES": ""}
             self._undo.enter_context(environment({**_ENVIRONMENT, **hidden, reaper.RUN_ID: self.run_id}))
             guard = reaper.Guard(self.run_id, self.logs / "reaper.log")
@@ -76,7 +78,7 @@ class Session:
                 self._join()
             else:
                 self._start(guard.directory)
-            self._catch_signals()  # again: ray.init sets handlers too
+            self._interrupt.catch()  # again: ray.init sets handlers too
             gpus = ray.cluster_resources().get("GPU", 0)
         except BaseException:
             self.__exit__()
@@ -85,10 +87,10 @@ class Session:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if _in_main_thread():
-            for number in _SIGNALS:
-                signal.signal(number, _say_that_it_ends)
+        self._interrupt.end()
         self._undo.close()
+        if self._interrupt.number not in (None, signal.SIGINT):
+            raise SystemExit(128 + self._interrupt.number)
 
     def _start(self, directory: Path) -> None:
         gpus = self._wants_gpus and bool(glob.glob("/dev/nvidia[0-9]*"))
@@ -111,14 +113,6 @@ class Session:
         wait([guard.ready.remote() for guard in guards], f"a reaper on each of {len(nodes)} machines", _JOIN_S)
         self._undo.callback(_close_guards, guards)
 
-    def _catch_signals(self) -> None:
-        """SIGTERM and SIGHUP become SystemExit until the session ends."""
-        if _in_main_thread():
-            for number in _SIGNALS:
-                self._undo.callback(signal.signal, number, signal.getsignal(number))
-            signal.signal(signal.SIGTERM, _leave)
-            signal.signal(signal.SIGHUP, _leave)
-
 
 @ray.remote(num_cpus=0)
 class _NodeGuard:
@@ -137,15 +131,3 @@ class _NodeGuard:
 
 def _close_guards(guards: list[Any]) -> None:
     ray.wait([guard.close.remote() for guard in guards], num_returns=len(guards), timeout=_JOIN_S)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _leave(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
-
-
-def _say_that_it_ends(number: int, frame: object) -> None:
-    print("slime: ending what this run has started; this takes a few seconds", file=sys.stderr)

@@ -21,6 +21,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from slime.cluster import interrupt
+
 _POLL_S = 0.5
 _SETTLE_S = 2.0
 """How long to listen for further failures after the first one: a killed peer is often reported after those it disturbed."""
@@ -82,6 +84,7 @@ def wait(refs: Any, what: str, timeout: float, watched: Sequence[ray.ObjectRef] 
         if left <= 0:
             raise Stalled(_stalled(what, pending, len(values) + len(pending), timeout, clock))
         ready, _ = ray.wait(pending + watched, num_returns=1, timeout=min(_POLL_S, left))
+        interrupt.check()
         for ref in ready:
             try:
                 values[ref] = ray.get(ref)
