@@ -166,7 +166,18 @@ if ((NODE_RANK > 0)); then
     exec ray start --address "$MASTER_ADDR:$RAY_PORT" --num-gpus "$GPUS_PER_NODE" --block
 fi
 
-ray start --head --node-ip-address "$MASTER_ADDR" --port "$RAY_PORT" --num-gpus "$GPUS_PER_NODE" --disable-usage-stats
-trap 'ray stop' EXIT
+# In the background and blocking, so that what was started here, and nothing else, ends with this script.
+HEAD_ARGS=(--node-ip-address "$MASTER_ADDR" --port "$RAY_PORT" --num-gpus "$GPUS_PER_NODE" --disable-usage-stats)
+ray start --head "${HEAD_ARGS[@]}" --block &
+head_pid=$!
+trap 'kill "$head_pid" 2>/dev/null; wait "$head_pid" || true' EXIT
+DASHBOARD=http://127.0.0.1:8265
+for ((second = 0; ; second++)); do
+    ray job list --address "$DASHBOARD" &>/dev/null && break
+    kill -0 "$head_pid" 2>/dev/null || die "Ray did not start; its own message is above"
+    ((second < 120)) || die "Ray's job server at $DASHBOARD did not answer within two minutes"
+    sleep 1
+done
+
 RUNTIME_ENV='{"env_vars": {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}}'
-ray job submit --address "http://127.0.0.1:8265" --runtime-env-json "$RUNTIME_ENV" -- "$PYTHON" train.py "${TRAIN[@]}" "$@"
+ray job submit --address "$DASHBOARD" --runtime-env-json "$RUNTIME_ENV" -- "$PYTHON" train.py "${TRAIN[@]}" "$@"

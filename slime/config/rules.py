@@ -119,10 +119,8 @@ def _learning_rate_can_decay(c: Config) -> Iterator[Problem]:
         yield Problem("--lr-decay-style", f"{c.lr_decay_style} over how many steps?", "give --lr-decay-iters")
     steps = c.lr_decay_iters or (c.num_rollout or 0) * c.num_steps_per_rollout
     if steps and c.lr_warmup_iters >= steps:
-        whole = "--lr-decay-iters" if c.lr_decay_iters else "the optimizer steps of the run:"
-        yield Problem(
-            "--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of {whole} {steps}", "warm-up is part of it"
-        )
+        whole = f"--lr-decay-iters {steps}" if c.lr_decay_iters else f"the {steps} optimizer steps of the run"
+        yield Problem("--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of {whole}", "warm-up is part of it")
 
 
 @reads("rm_type", "custom_rm_path", "group_rm", "label_key", "data_source_path", "custom_reward_post_process_path")
