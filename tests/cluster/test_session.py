@@ -1,0 +1,238 @@
+"""A run ends whole, however it ends, and nothing else does. Every test runs a real driver with a real Ray. Takes about 50 s."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slime.cluster import reaper
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60
+
+
+class Driver:
+    """A driver in a process of its own, up when this returns; what it says on standard error is in a file."""
+
+    def __init__(self, run_dir: Path, mode: str, **environment: str):
+        run_dir.mkdir()
+        self._errors = run_dir / "stderr"
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.cluster.driver", str(run_dir), mode],
+                cwd=ROOT, env={**os.environ, **environment}, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+        line = self.process.stdout.readline()
+        assert line, self.errors
+        self.up: dict[str, Any] = json.loads(line)
+        self.actor_pids = [pid for actor in self.up["actors"] for pid in actor["pids"]]
+        self.shm = [Path(actor["shm"]) for actor in self.up["actors"]]
+        self.pids = {pid for pid in _living() if _has_run_id(pid, self.up["run_id"])}
+        assert self.pids >= set(self.actor_pids)
+        assert all(path.exists() for path in self.shm)
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    @property
+    def record(self) -> Path:
+        return reaper.home() / f"{self.up['run_id']}-{self.process.pid}"
+
+    @property
+    def remains(self) -> list[str]:
+        pids = [f"process {pid}" for pid in self.pids & _living()]
+        return pids + [str(path) for path in [*self.shm, self.record] if path.exists()]
+
+    @property
+    def reaper(self) -> int:
+        mark = f"SLIME_REAPER={self.up['run_id']}".encode()
+        [pid] = [pid for pid in _living() if mark in _environ(pid)]
+        return pid
+
+    def ask(self) -> str:
+        self.process.stdin.write("call\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+
+def _living() -> set[int]:
+    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid for pid in pids if _state(pid) not in ("", "Z")}
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _has_run_id(pid: int, run_id: str) -> bool:
+    return f"SLIME_RUN_ID={run_id}".encode() in _environ(pid)
+
+
+def _until(done: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + DEADLINE_S
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return done()
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    started: list[Driver] = []
+
+    def start(mode: str, **environment: str) -> Driver:
+        started.append(Driver(tmp_path / str(len(started)), mode, **environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+        for pid in each.pids & _living():
+            if _has_run_id(pid, each.up["run_id"]):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_the_kill_of_one_driver_ends_its_run_and_leaves_another_alone(driver):
+    killed, other = driver("serve"), driver("serve")
+
+    killed.process.kill()
+    _until(lambda: not killed.remains)
+    assert killed.remains == []
+    assert other.ask() == "pong"
+    assert all(path.exists() for path in [*other.shm, other.record])
+
+    other.process.stdin.close()  # a normal end
+    assert other.process.wait(DEADLINE_S) == 0, other.errors
+    assert other.remains == []
+
+
+def test_remains_of_a_run_whose_reaper_was_killed_are_cleared_later_and_a_living_run_is_not_touched(driver):
+    dead, living = driver("serve"), driver("serve")
+    os.kill(dead.reaper, signal.SIGKILL)
+    dead.process.kill()
+    dead.process.wait()
+    assert dead.remains, "this test needs something to clear"
+
+    said = subprocess.run([sys.executable, "-m", "slime.cluster.reaper"], cwd=ROOT, capture_output=True, text=True).stdout
+
+    assert f"run {dead.up['run_id']}: cleared its remains" in said
+    assert dead.remains == []
+    assert living.up["run_id"] not in said
+    assert living.ask() == "pong"
+
+
+def test_ctrl_c_twice_ends_everything(driver):
+    run = driver("wait")
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(DEADLINE_S) == -signal.SIGINT, run.errors
+    assert run.remains == []
+    assert "KeyboardInterrupt" in run.errors
+
+
+def test_sigterm_ends_everything(driver):
+    run = driver("wait")
+    run.process.terminate()
+    assert run.process.wait(DEADLINE_S) == 128 + signal.SIGTERM, run.errors
+    assert run.remains == []
+
+
+def test_a_failure_ends_everything_and_shows_its_cause(driver):
+    run = driver("fail")
+    assert run.process.wait(DEADLINE_S) == 1
+    assert run.remains == []
+    assert f"rank 1 (pid {run.up['actors'][1]['pids'][0]} on 127.0.0.1) failed" in run.errors
+    assert "ValueError: rank 1 is out of paper" in run.errors
+    assert "driver.py" in run.errors.split("waiting for both ranks")[1], "the remote traceback is missing"
+
+
+def test_everything_listens_on_loopback_only(driver):
+    run = driver("serve")
+    assert _listening(run.pids | {run.process.pid}) == {"127.0.0.1"}
+
+
+def _listening(pids: set[int]) -> set[str]:
+    """Addresses on which these processes listen."""
+    inodes = set()
+    for pid in pids:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                inodes.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            except OSError:
+                continue
+    addresses = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = row.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                words = bytes.fromhex(fields[1].split(":")[0])[-4:]  # an IPv4 address, or the tail of a mapped one
+                addresses.add(".".join(map(str, reversed(words))))
+    return addresses
+
+
+FOREIGN_CLUSTER = """
+import sys
+from ray._private import ray_constants
+from ray._private.node import Node
+from ray._private.parameter import RayParams
+from ray._private.resource_isolation_config import ResourceIsolationConfig
+node = Node(RayParams(node_ip_address="127.0.0.1", num_cpus=2, num_gpus=4, include_dashboard=False, include_log_monitor=False,
+                      no_monitor=True, temp_dir=sys.argv[1], object_store_memory=100 << 20,
+                      resource_isolation_config=ResourceIsolationConfig()), head=True)
+print(node.gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_cluster_that_was_joined_lives_on_and_only_the_run_ends(driver, tmp_path):
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(32))
+    ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    sockets = reaper.home() / f".test-{os.getpid()}"  # their paths must be short
+    cluster = subprocess.Popen(
+        [sys.executable, "-c", FOREIGN_CLUSTER, str(sockets)], env={**os.environ, **ours}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        address = cluster.stdout.readline().strip()
+        first = driver("gpus", RAY_ADDRESS=address, **ours)
+        assert first.up["resource"] == "GPU"
+        seen = [actor["gpus"] for actor in first.up["actors"]]
+        assert [len(gpus.split(",")) for gpus in seen] == [2, 1]
+        assert len(set(",".join(seen).split(","))) == 3, f"ranks and an engine share a GPU: {seen}"
+        first.process.kill()
+        _until(lambda: not first.remains)
+        assert first.remains == []
+
+        second = driver("serve", RAY_ADDRESS=address, **ours)
+        assert second.ask() == "pong"
+        second.process.stdin.close()
+        assert second.process.wait(DEADLINE_S) == 0, second.errors
+        assert second.remains == []
+        assert cluster.poll() is None
+    finally:
+        cluster.kill()
+        cluster.wait()
+        subprocess.run(["rm", "-rf", str(sockets)], check=True)

@@ -1,0 +1,97 @@
+"""Waits end in time and name the first cause. One real Ray for all. Takes 10 s."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from slime.cluster.session import Session
+from slime.cluster.wait import ActorFailed, Stalled, wait
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    config: Any = SimpleNamespace(run_dir=tmp_path_factory.mktemp("run"), device="cpu", cpu_slots=2)
+    with Session(config) as session:
+        yield session
+
+
+@ray.remote(num_cpus=0)
+class Worker:
+    def pid(self) -> int:
+        return os.getpid()
+
+    def sleep(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "slept"
+
+    def die(self, seconds: float) -> None:
+        print("the last words", flush=True, file=__import__("sys").stderr)
+        time.sleep(seconds)
+        os._exit(7)
+
+    def lose_peer(self) -> None:
+        raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234")
+
+    def mistake(self, seconds: float) -> None:
+        time.sleep(seconds)
+        raise KeyError("layers.0.bias")
+
+
+@pytest.fixture
+def workers(session) -> Iterator[list[Any]]:
+    actors = [Worker.options(name=f"rank {i}").remote() for i in (0, 1)]
+    yield actors
+    for actor in actors:
+        ray.kill(actor)
+
+
+def test_values_come_in_the_form_and_order_that_was_asked_for(session, workers):
+    slow, fast = workers[0].sleep.remote(0.3), workers[1].pid.remote()
+    pid = wait(fast, "a pid", 60)
+    assert isinstance(pid, int)
+    assert wait([slow, fast, slow], "both", 60) == ["slept", pid, "slept"]
+    assert wait([], "nothing", 60) == []
+
+
+def test_a_stall_says_who_waits_for_whom_since_when(session, workers):
+    done = workers[0].pid.remote()
+    pid = wait(workers[1].pid.remote(), "the workers to start", 60)
+    wait(done, "the workers to start", 60)
+    with pytest.raises(Stalled) as stalled:
+        wait([done, workers[1].sleep.remote(600)], "weights to arrive", 1)
+    said = str(stalled.value)
+    assert said.startswith("waited 1 s (since ")
+    assert f"for weights to arrive: 1 of 2 are done, still waiting for rank 1 (pid {pid} on 127.0.0.1)" in said
+
+
+def test_a_mistake_is_blamed_and_not_the_broken_connections_that_came_before_it(session, workers):
+    with pytest.raises(ActorFailed) as failed:
+        wait([workers[0].lose_peer.remote(), workers[1].mistake.remote(0.5)], "a training step", 60)
+    assert failed.value.actor.startswith("rank 1 ")
+    assert isinstance(failed.value.cause, KeyError)
+    said = str(failed.value)
+    assert "failed while the driver was waiting for a training step: KeyError: 'layers.0.bias'" in said
+    assert "then also failed: rank 0" in said
+    assert "in mistake" in said, "the remote traceback is missing"
+
+
+def test_a_dead_process_is_blamed_with_the_end_of_its_log(session, workers):
+    with pytest.raises(ActorFailed) as failed:
+        wait([workers[0].lose_peer.remote(), workers[1].die.remote(0.5)], "a training step", 60)
+    assert failed.value.actor.startswith("rank 1 ")
+    assert failed.value.cause is None
+    assert failed.value.log.parent == session.logs / "ray"
+    assert "its process died" in str(failed.value)
+    assert "the last words" in str(failed.value)
+
+
+def test_a_failure_of_who_is_watched_ends_a_wait_for_others(session, workers):
+    with pytest.raises(ActorFailed, match="rank 1 .*failed while the driver was waiting for a rollout"):
+        wait(workers[0].sleep.remote(600), "a rollout", 60, watched=[workers[1].die.remote(0.1)])
