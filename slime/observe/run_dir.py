@@ -103,7 +103,7 @@ class RunDir:
     def open(cls, path: str | Path) -> RunDir:
         """A run that is there, for reading. `runs/latest` is resolved to the run it points at."""
         path = Path(path)
-        run = cls(path.resolve() if path.is_symlink() else path)
+        run = cls(path.parent / path.readlink() if path.is_symlink() else path)
         if not run.metrics_file.is_file():
             raise RunDirError(f"{path} holds no run: there is no {run.metrics_file.name} in it{_runs_beside(path)}")
         return run

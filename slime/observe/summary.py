@@ -8,7 +8,9 @@ set, not chosen.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from slime.observe import names
@@ -147,9 +149,13 @@ def _transcripts(run: RunDir, rows: list[Row]) -> list[Transcript]:
 
 
 def question(prompt: Any) -> str:
-    """What was asked: the last message of the user, or the prompt itself."""
+    """What was asked: the last message of the user, without what a chat template put around it; else the prompt."""
     if isinstance(prompt, str):
-        return prompt
+        parts = re.split(r"<\|[^|<>]*\|>", prompt)
+        turns = [
+            after if part == "user" else part[5:] for part, after in pairwise(parts) if re.match(r"user(\n|$)", part)
+        ]
+        return turns[-1].strip() if turns else prompt
     asked = [message for message in prompt if message.get("role") == "user"] or prompt
     content = asked[-1].get("content", "")
     return (

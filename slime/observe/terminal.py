@@ -72,8 +72,12 @@ class Terminal:
             return ""
         low, high = (0.0, 1.0) if shares and 0 <= min(finite) and max(finite) <= 1 else (min(finite), max(finite))
         levels = LEVELS if self.unicode else ASCII_LEVELS
-        scale = (len(levels) - 1) / (high - low) if high > low else 0.0
-        return "".join(levels[round((v - low) * scale)] if math.isfinite(v) else " " for v in columns)
+        half = high / 2 - low / 2  # halves, since the difference of two floats may be too large for one
+
+        def level(value: float) -> str:
+            return levels[round((value / 2 - low / 2) / half * (len(levels) - 1)) if half else 0]
+
+        return "".join(level(value) if math.isfinite(value) else " " for value in columns)
 
 
 def mean(values: Iterable[float]) -> float:

@@ -29,7 +29,7 @@ def spans(run):
 def test_step_is_a_row_of_its_rollout_and_one_of_each_optimizer_step(run, recorder):
     for rollout_id in range(2):
         with recorder.step(rollout_id) as step:
-            step.add({"rollout/raw_reward": 0.5})
+            step.add({"rollout/raw_reward": 0.5, "rollout/advantages": 0.0})
             with step.clock("train"):
                 pass
             step.add({"perf/update_weights_time": 0.25}, [{"train/loss": 1.0}, {"train/loss": 2.0}])
@@ -66,7 +66,7 @@ def test_step_that_fails_leaves_its_spans_alone(run, recorder):
 
 
 def test_evaluation_is_logged_and_its_transcripts_kept(run, recorder):
-    recorder.eval(20, lambda: ({"eval/col": 0.75}, {"col": [Sample(prompt="1+1=", response="2", reward=1.0)]}))
+    recorder.eval(20, lambda step: ({"eval/col": 0.75}, {"col": [Sample(prompt="1+1=", response="2", reward=1.0)]}))
     assert [(row["eval/step"], row["eval/col"]) for row in read_metrics(run.path)] == [(20, 0.75)]
     assert run.read_samples()[20][0]["response"] == "2"
     assert "held out: col" in recorder.console.terminal.stream.getvalue()

@@ -40,7 +40,7 @@ def test_new_run_has_its_places_and_is_the_latest(tmp_path):
     assert run.log_file("engine-0") == tmp_path / "runs" / "first" / "logs" / "engine-0.log"
     RunDir.create(tmp_path / "runs" / "second")
     assert (tmp_path / "runs" / "latest").readlink().as_posix() == "second"
-    assert RunDir.open(tmp_path / "runs" / "latest").path.name == "second"
+    assert RunDir.open(tmp_path / "runs" / "latest").path == tmp_path / "runs" / "second"
 
 
 def test_directory_that_holds_a_run_is_refused_unless_resuming(tmp_path):

@@ -240,6 +240,9 @@ def test_page_in_ascii(ended):
     ("prompt", "asked"),
     [
         ("47+85=", "47+85="),
+        ("<|im_start|>user\n47+85=<|im_end|>\n<|im_start|>assistant\n", "47+85="),
+        ("<|begin|><|header|>user<|/header|>\n\nhi<|eot|><|header|>assistant<|/header|>\n\n", "hi"),
+        ("<|im_start|>user\nfirst<|im_end|>\n<|im_start|>user\nuser says<|im_end|>\n", "user says"),
         (
             [
                 {"role": "system", "content": "Be brief."},

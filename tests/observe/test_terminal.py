@@ -48,6 +48,7 @@ def test_sparkline_of_many_values_shows_the_means_of_their_parts():
 
 def test_sparkline_has_gaps_where_nothing_is_finite():
     assert terminal().sparkline([0, math.nan, math.inf, 7], 4) == "▁  █"
+    assert terminal().sparkline([3, math.nan, 3], 4) == "▁ ▁"
     assert terminal().sparkline([math.nan], 4) == terminal().sparkline([], 4) == ""
 
 
