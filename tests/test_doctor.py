@@ -1,0 +1,122 @@
+"""`python -m slime.doctor`: what it finds is true, and what is broken is said with what to do. Takes 3 s."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from slime import doctor
+from slime.doctor import Finding, Verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slime.doctor", *arguments],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], but: str = "") -> None:
+    def version(package: str) -> str:
+        if package == but or package not in versions:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def test_this_machine_is_ready_and_json_says_what_the_page_says():
+    page, machine = run(), json.loads(run("--json").stdout)
+    assert page.returncode == 0, page.stdout
+    assert machine["ready"] is True
+    for finding in machine["findings"]:
+        assert f"{finding['name']} " in page.stdout and finding["value"].split(" ")[0] in page.stdout
+    assert max(map(len, page.stdout.splitlines())) <= 120
+
+
+def test_nothing_heavy_is_imported():
+    code = "import sys, slime.doctor; slime.doctor.examine(); print({'torch', 'ray', 'sglang', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_a_missing_package_is_broken_and_a_version_other_than_the_pinned_one_is_not(monkeypatch):
+    pretend_installed(monkeypatch, {**doctor.pins(gpus=False), "transformers": "5.18.0", "torch": "2.13.0+cpu"}, but="sglang-router")
+    found = by_name(list(doctor.packages(gpus=False)))
+    assert found["sglang-router"].verdict is Verdict.BROKEN
+    assert "scripts/install.sh" in found["sglang-router"].note
+    assert found["transformers"].verdict is Verdict.LACK
+    assert "5.19.0" in found["transformers"].note
+    assert found["torch"].verdict is Verdict.OK
+
+
+def test_what_a_gpu_machine_lacks_costs_something_there_only(monkeypatch):
+    pretend_installed(monkeypatch, {})
+    engine = {gpus: by_name(list(doctor.optional_packages(gpus)))["transformer-engine"] for gpus in (True, False)}
+    assert engine[True].verdict is Verdict.LACK
+    assert engine[False].verdict is Verdict.OK and "not needed on a CPU" in engine[False].note
+
+
+def test_every_pin_is_exact():
+    for kind in (True, False):
+        assert {"torch", "megatron-core", "sglang", "ray"} - set(doctor.pins(kind)) <= ({"torch"} if kind else set())
+
+
+def test_a_token_that_others_can_read_is_said(monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    with tempfile.TemporaryDirectory() as directory:
+        token = Path(directory) / "token"
+        token.write_text("secret")
+        token.chmod(0o644)
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        for mode, verdict in ((0o700, Verdict.OK), (0o755, Verdict.LACK)):
+            Path(directory).chmod(mode)
+            assert by_name(list(doctor.ray_tokens()))["token for clusters"].verdict is verdict
+
+
+def test_a_cluster_to_join_without_its_token_is_broken(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.1.2.3:6379")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    finding = by_name(list(doctor.ray_tokens()))["token for clusters"]
+    assert finding.verdict is Verdict.BROKEN and "10.1.2.3:6379" in finding.note
+
+
+def test_gpus_are_read_from_nvidia_smi_and_cuda_visible_devices(tmp_path, monkeypatch):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(
+        textwrap.dedent(
+            """\
+            #!/bin/sh
+            echo "0, GPU-a, NVIDIA H200, 143771 MiB"
+            echo "1, GPU-b, NVIDIA H200, 143771 MiB"
+            """
+        )
+    )
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert doctor.visible_gpus() == ["NVIDIA H200 (143771 MiB)"] * 2
+    for visible, count in (("1", 1), ("GPU-a", 1), ("", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert len(doctor.visible_gpus()) == count
+
+
+def test_the_exit_code_is_1_if_something_required_is_missing(tmp_path):
+    page = run(RAY_ADDRESS="10.1.2.3:6379", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(tmp_path / "none"))
+    assert page.returncode == 1
+    assert "cannot run here: token for clusters" in page.stdout
