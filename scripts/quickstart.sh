@@ -1,47 +1,40 @@
 #!/usr/bin/env bash
-# From a fresh machine to a model that was trained by RL, on a CPU: Debian or Ubuntu, Python 3.11 or newer, 4 GB of disk, 4 GB of memory.
+# From a fresh machine to a model trained by reinforcement learning, on a CPU. Needs Debian or Ubuntu, Python 3.11 or newer, 4 GB of
+# disk, 4 GB of memory, no GPU.
 #
 #   bash scripts/quickstart.sh
 #
 # Installs into .venv, makes a tiny Qwen3 checkpoint, teaches it by supervised fine-tuning to add two numbers (mostly by sloppy
-# guesses), and then by GRPO to think first. What is done already is skipped. Further options go to the last step:
+# guesses), and then by GRPO to think first. What is done already is skipped; `rm -r build/tiny` starts afresh. Further options go to
+# the last step:
 #
 #   bash scripts/quickstart.sh --num-rollout 80
-#
-# RUNS=... names another directory than runs/ for what it makes; removing that directory starts afresh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-VENV=${VENV:-.venv} RUNS=${RUNS:-runs}
-TINY=$RUNS/tiny-col            # the checkpoint with random weights, prompts, demonstrations
-COLD_START=$RUNS/tiny-col-sft  # the same after supervised fine-tuning
+VENV=${VENV:-.venv}
+TINY=build/tiny/col  # where configs/tiny-*.yaml look
 
 say() { printf '\n== %s\n' "$*"; }
 
-say "1/4  install (once: two minutes, 2 GB)"
+say "1/4  install (once; one to four minutes, 2 GB)"
 bash scripts/install.sh "$VENV"
 PYTHON=$VENV/bin/python
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-say "2/4  a tiny Qwen3 checkpoint, prompts and demonstrations (a few seconds)"
-if [ -f "$TINY/.done" ]; then
+say "2/4  a tiny Qwen3 checkpoint with random weights, prompts, demonstrations (some seconds)"
+if [ -d "$TINY" ]; then
     echo "$TINY is there"
 else
-    rm -rf "$TINY"
     "$PYTHON" -m slime.tiny --task col --output "$TINY"
-    touch "$TINY/.done"
 fi
 
 say "3/4  cold start by supervised fine-tuning (half a minute)"
-if [ -f "$COLD_START/.done" ]; then
-    echo "$COLD_START is there"
+if [ -f "$TINY/cold-start/config.json" ]; then
+    echo "$TINY/cold-start is there"
 else
-    rm -rf "$COLD_START"
-    "$PYTHON" train.py --config configs/tiny-col-sft.yaml --hf-checkpoint "$TINY/model" --prompt-data "$TINY/sft.jsonl" \
-        --run-dir "$COLD_START" --save-hf "$COLD_START/hf"
-    touch "$COLD_START/.done"
+    "$PYTHON" train.py --config configs/tiny-sft.yaml
 fi
 
-say "4/4  GRPO: reinforcement learning from right or wrong (a minute)"
-exec "$PYTHON" train.py --config configs/tiny-col-grpo.yaml --hf-checkpoint "$COLD_START/hf" --prompt-data "$TINY/train.jsonl" \
-    --eval-prompt-data heldout "$TINY/heldout.jsonl" "$@"
+say "4/4  reinforcement learning by GRPO (a minute)"
+exec "$PYTHON" train.py --config configs/tiny-grpo.yaml "$@"
