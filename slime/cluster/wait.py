@@ -31,6 +31,8 @@ _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused|aborted)|broken pipe|socket|gloo|nccl|timed out|timeout|peer|store|disconnected",
     re.IGNORECASE,
 )
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_RAY_MARK = re.compile(r":(job_id|actor_name|task_name):")
 
 
 class Stalled(TimeoutError):
@@ -131,20 +133,32 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
+def _died(root: BaseException) -> bool:
+    return isinstance(root, RayActorError) and not root.actor_init_failed
+
+
 def _headline(root: BaseException) -> str:
-    if isinstance(root, RayActorError) and not root.actor_init_failed:
+    if _died(root):
         return "its process died"
     text = str(root).strip()
-    return f"{type(root).__name__}: {text.splitlines()[-1] if isinstance(root, RayError) else text}" if text else repr(root)
+    if isinstance(root, RayError):  # Ray's own words, or an exception of __init__ as it printed it: the last line says it
+        return text.splitlines()[-1]
+    return f"{type(root).__name__}: {text}" if text else repr(root)
 
 
 def _details(error: BaseException, log: Path | None) -> list[str]:
-    """The remote traceback of an exception; what Ray knows and the last lines of the log for a process that died."""
-    if not isinstance(_root(error), RayError):
-        return str(error).strip().splitlines()
-    lines = [line.strip() for line in str(error).strip().splitlines()]
+    """Where an exception was raised; for a process that died, what Ray knows of it and the last lines of its log."""
+    text = _ANSI.sub("", str(error)).strip()
+    if not _died(_root(error)):
+        lines = [line for line in text.splitlines() if line.strip(" ^")]
+        return [re.sub(r"ray::(.+\(\)) \(pid=.*\)$", r"in \1", line) for line in lines]
+    reason = text.splitlines()[-1].partition(" Some common causes")[0]
     tail = _tail(log)
-    return lines + (["last lines of its log:", *("  " + line for line in tail)] if tail else [])
+    return [
+        reason,
+        "if the machine ran out of memory, the kernel killed it and says so in its log (dmesg)",
+        *(["last lines of its log:", *("  " + line for line in tail)] if tail else []),
+    ]
 
 
 def _tail(log: Path | None) -> list[str]:
@@ -153,7 +167,8 @@ def _tail(log: Path | None) -> list[str]:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 8192))
         text = file.read().decode("utf-8", "replace")
-    return [line for line in text.splitlines() if line.strip()][-_LOG_LINES:]
+    lines = [line for line in text.splitlines() if line.strip() and not _RAY_MARK.match(line)]
+    return lines[-_LOG_LINES:]
 
 
 def _stalled(what: str, pending: list[ray.ObjectRef], total: int, timeout: float, clock: str) -> str:
