@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -119,10 +120,13 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Asks all to end. Who doesn't in time is ended by the session, so nothing here may hide why the run ends."""
-        asked = [ref for stop in self.stops for ref in stop()]
-        if asked:
-            ray.wait(asked, num_returns=len(asked), timeout=STOP_S)
+        """Asks all to end, last started first. Who doesn't in time is ended by the session, so nothing here may hide why the run
+        ends."""
+        deadline = time.monotonic() + STOP_S
+        for stop in reversed(self.stops):
+            asked = stop()
+            if asked:
+                ray.wait(asked, num_returns=len(asked), timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _model_parallel_size(config: Config) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -63,7 +64,12 @@ class TrainActor:
             )
 
     def push(self, version: int) -> dict[str, float]:
-        return self.sync.push(version)
+        metrics = self.sync.push(version)
+        if self.config.check_weight_update_equal:
+            from slime.weights.equality import check_equal
+
+            check_equal(self.trainer, self.sync.engines, Path(self.config.run_dir))
+        return metrics
 
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> Trained:
         """`batches` holds one reference a data-parallel rank. What is returned is the same on every rank."""

@@ -49,9 +49,10 @@ class EngineControl:
         """Ends one request, or all: each returns the tokens it has, with finish reason "abort"."""
         self._post("/abort_request", **({"abort_all": True} if request_id is None else {"rid": request_id}))
 
-    def flush_cache(self) -> None:
-        """Forgets the KV cache of past requests. Refused (RequestError) while requests are running."""
-        self._post("/flush_cache")
+    def flush_cache(self, wait: float = 5.0) -> None:
+        """Forgets the KV cache of past requests. Refused (RequestError) when requests are still running after `wait` seconds;
+        those that were retracted by a pause are not."""
+        self._post(f"/flush_cache?timeout={wait:g}")
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
@@ -97,6 +98,10 @@ class EngineControl:
         handles. On a CPU the sender needs torch's sharing strategy `file_system`; the other kills the engine."""
         self._post("/update_weights_from_tensor", serialized_named_tensors=list(serialized_named_tensors), **arguments)
 
+    def update_weights_from_disk(self, *, model_path: str) -> None:
+        """Loads a Hugging Face checkpoint that the engine's node can read."""
+        self._post("/update_weights_from_disk", model_path=model_path)
+
     def weights_checksum(self) -> list[dict[str, Any]]:
         """A dict for each rank of the engine: `checksums` (the engine's tensor name -> text), `per_gpu_checksum` (of them all)
         and `parallelism_info`. Equal weights give equal checksums in any engine of the same parallel layout."""
@@ -108,12 +113,12 @@ class EngineControl:
         """Gives the device's memory back, until `resume_memory`. On a CPU the engine only notes it.
 
         Raises:
-            InferenceError: requests are running or waiting. SGLang itself would crash.
+            InferenceError: requests are running. SGLang itself would crash.
         """
-        loads = self.loads()
-        if busy := sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads):
-            raise InferenceError(f"{self.name} at {self.url}: has {busy} requests, and only an idle engine can release its memory")
-        self.flush_cache()
+        try:
+            self.flush_cache()  # succeeds in the same states in which releasing does
+        except RequestError as error:
+            raise InferenceError(f"{self.name} at {self.url}: only an idle engine can release its memory; {error}") from error
         self._post("/release_memory_occupation", tags=list(tags))
 
     def resume_memory(self, tags: Sequence[Literal["weights", "kv_cache"]] = ("weights", "kv_cache")) -> None:

@@ -6,7 +6,9 @@ with every tensor-parallel rank of every engine. Stages send one after the other
 
 from __future__ import annotations
 
+import secrets
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -15,6 +17,7 @@ from megatron.core import parallel_state as mpu
 from torch.distributed import distributed_c10d as c10d
 
 from slime.inference.control import EngineControl, call_all
+from slime.inference.errors import InferenceError
 from slime.training.trainer import Trainer
 from slime.weights.sync import Bucket, WeightSync, num_bytes
 
@@ -36,7 +39,7 @@ class BroadcastSync(WeightSync):
         super().__init__(trainer, engines, buffer_bytes=buffer_bytes)
         self.stage, self.num_stages = mpu.get_pipeline_model_parallel_rank(), mpu.get_pipeline_model_parallel_world_size()
         self.is_source = mpu.get_data_parallel_rank(with_context_parallel=True) == 0 and mpu.get_tensor_model_parallel_rank() == 0
-        self.group_name = f"slime-weights-{self.stage}"
+        self.group_name = f"slime-weights-{self.stage}-{secrets.token_hex(4)}"
         # One thread waits for the engines' answers while this one broadcasts.
         self.waiter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
         if self.is_source:
@@ -58,15 +61,20 @@ class BroadcastSync(WeightSync):
             backend=backend,
         )
         # The same construction as on the engine's side, so that both find each other under the same keys of the store.
-        group, _ = c10d._new_process_group_helper(
-            world_size,
-            0,
-            [],
-            c10d.Backend(backend),
-            c10d.PrefixStore(self.group_name, store),
-            group_name=self.group_name,
-            timeout=timeout,
-        )
+        try:
+            group, _ = c10d._new_process_group_helper(
+                world_size,
+                0,
+                [],
+                c10d.Backend(backend),
+                c10d.PrefixStore(self.group_name, store),
+                group_name=self.group_name,
+                timeout=timeout,
+            )
+        except RuntimeError:
+            if joined.done():
+                joined.result()  # an engine that refused says why; that we waited for it in vain is the consequence
+            raise
         c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world_size)}
         joined.result()
         return group
@@ -102,6 +110,9 @@ class BroadcastSync(WeightSync):
         loaded.result()
 
     def close(self) -> None:
+        """Ends the group on both sides; an engine that has ended already needs no telling."""
         self.waiter.shutdown(wait=False, cancel_futures=True)
         if self.is_source:
+            with suppress(InferenceError):
+                call_all(self.engines, "destroy_weights_update_group", group_name=self.group_name)
             dist.destroy_process_group(self.group)
