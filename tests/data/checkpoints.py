@@ -113,6 +113,17 @@ PLAIN = """\
     {{- eos_token }}
 {%- endif %}"""
 
+# Blocks without dashes, whose lines vanish by the environment's settings; loops with `break`.
+LINES = """\
+{% for message in messages %}
+  {% if loop.index > 9 %}{% break %}{% endif %}
+{{ message.role }}: {{ message.content }}
+{% endfor %}
+  {% if add_generation_prompt %}
+assistant:
+{% endif %}
+"""
+
 MARKED = """\
 {%- for message in messages %}
     {%- if message.role == 'assistant' %}

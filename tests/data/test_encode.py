@@ -128,6 +128,14 @@ def test_thinking_as_a_field_of_its_own(load):
     check(load, THINKING, messages, ["<think>\neasy\n</think>\n\n2<|im_end|>"])
 
 
+def test_chat_markers_in_what_the_assistant_says_do_not_open_its_turn(load):
+    marker = "they write <|im_start|>assistant\n there"
+    check(load, CHATML, [USER, assistant(marker)], [f"{marker}<|im_end|>"])
+    thinking = [f"<think>\n{marker}\n</think>\n\n2<|im_end|>"]
+    check(load, THINKING, [USER, assistant("2", reasoning_content=marker)], thinking)
+    check(load, THINKING, [USER, assistant(f"<think>\n{marker}\n</think>\n\n2")], thinking)
+
+
 def test_a_template_that_opens_the_thinking_in_the_prompt_and_trims(load):
     messages = [USER, assistant("<think>a</think> 2 "), AGAIN, assistant("<think>b</think>\nyes\n")]
     check(load, FORCED_THINKING, messages, ["2<|im_end|>", "yes<|im_end|>"])

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slime.data.encode import Encoded
+from slime.data.encode import Encoded, PromptEncoder
 from slime.data.errors import DataError
 from slime.data.prompts import Prompt
 from slime.data.sample import Sample, Status
 from slime.data.source import DataSource, PromptSource
+from slime.data.tokenizer import Tokenizer
 from slime.tiny import make_tiny
 
 
@@ -58,6 +59,15 @@ def test_samples_of_a_group_share_nothing():
     a.metadata["seen"].append("a")
     ((c, _),) = source.get_samples(1)
     assert b.tokens == c.tokens == [0] and b.metadata == c.metadata == {"seen": []}
+
+
+def test_messages_of_a_group_are_not_shared_either(tiny):
+    messages = [{"role": "user", "content": "1+1="}]
+    source = PromptSource([Prompt(messages, "here")], PromptEncoder(Tokenizer.load(tiny.model)), n_samples_per_prompt=2)
+    ((a, b),) = source.get_samples(1)
+    a.prompt.append({"role": "assistant", "content": "2"})
+    a.prompt[0]["content"] = "?"
+    assert b.prompt == source.get_samples(1)[0][0].prompt == [{"role": "user", "content": "1+1="}]
 
 
 def test_three_prompts_for_a_batch_of_eight():

@@ -16,7 +16,7 @@ from slime.data.prompts import Prompt
 from slime.data.template import ChatTemplate, take_spans
 from slime.data.tokenizer import Tokenizer
 from slime.tiny import write_checkpoint
-from tests.data.checkpoints import CHATML, FORCED_THINKING, INSTRUCT, MARKED, THINKING, write_tokenizer
+from tests.data.checkpoints import CHATML, FORCED_THINKING, INSTRUCT, LINES, MARKED, THINKING, write_tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "a < b & 'ü'", "parameters": {}}}]
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": [2, "<é>"]}}}
@@ -35,14 +35,15 @@ CONVERSATIONS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["tiny", "chatml", "thinking", "forced thinking"])
+TEMPLATES = {"chatml": CHATML, "thinking": THINKING, "forced thinking": FORCED_THINKING, "lines": LINES}
+
+
+@pytest.fixture(scope="module", params=["tiny", *TEMPLATES])
 def directory(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint")
     if request.param == "tiny":
         return write_checkpoint(path)
-    return write_tokenizer(
-        path, {"chatml": CHATML, "thinking": THINKING, "forced thinking": FORCED_THINKING}[request.param]
-    )
+    return write_tokenizer(path, TEMPLATES[request.param])
 
 
 @pytest.fixture(scope="module")
