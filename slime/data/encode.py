@@ -117,8 +117,10 @@ class ConversationEncoder:
     def _encoded(self, prompt: Prompt, text: str, spans: list[Span], encoding: Encoding) -> Encoded:
         ids, begins = encoding.ids, [begin for begin, _ in encoding.offsets]
         mask = bytearray(len(ids))
+        speaks_last = as_messages(prompt)[-1]["role"] == "assistant"
         for begin, end in spans:
-            end_ids = self._turns.last_end_ids if end == spans[-1][1] else self._turns.earlier_end_ids
+            is_last = speaks_last and end == spans[-1][1]
+            end_ids = self._turns.last_end_ids if is_last else self._turns.earlier_end_ids
             first, last = bisect_left(begins, begin), bisect_left(begins, end)
             last = through_end_of_turn(ids, first, last, end_ids)
             mask[first:last] = b"\1" * (last - first)

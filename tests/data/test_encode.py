@@ -158,6 +158,7 @@ def test_a_template_without_a_generation_prompt(load):
 def test_one_end_token_after_the_whole_conversation(load):
     messages = [USER, assistant("2"), {"role": "user", "content": "sure?</s>"}, assistant("yes")]
     check(load, PLAIN, messages, ["2", "yes\n</s>"], stops=("</s>",))
+    check(load, PLAIN, messages[:3], ["2"], stops=("</s>",))
 
 
 def test_an_end_token_that_the_checkpoint_does_not_stop_at_is_trained(load):
