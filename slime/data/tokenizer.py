@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 
 from slime.data.errors import DataError
 
+MANY_TOKENS = 10_000  # fewer are decoded before the library's threads, on a machine whose cores are busy, have begun
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -66,7 +67,10 @@ class Tokenizer:
         return self._backend.encode_batch(list(texts), add_special_tokens=False)
 
     def decode(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
-        return self._backend.decode_batch([list(one) for one in ids], skip_special_tokens=skip_special_tokens)
+        lists = [list(one) for one in ids]
+        if sum(map(len, lists)) < MANY_TOKENS:
+            return [self._backend.decode(one, skip_special_tokens=skip_special_tokens) for one in lists]
+        return self._backend.decode_batch(lists, skip_special_tokens=skip_special_tokens)
 
     def decode_responses(
         self, ids: Sequence[Sequence[int]], stop_token_ids: Iterable[int] = (), *, skip_special_tokens: bool = False

@@ -149,13 +149,13 @@ def _completed(data: Any) -> dict[str, Sequence[Any]]:
     if missing := [name for name in REQUIRED_COLUMNS if name not in data]:
         raise RolloutError(f"{CONVERT} returned no {', '.join(missing)}; it must return {', '.join(REQUIRED_COLUMNS)}")
     total = len(data["tokens"])
-    data = {
+    unsaid = {
         "raw_reward": data["rewards"],
         "truncated": [False] * total,
         "group_indices": range(total),
         "sample_indices": range(total),
-        **data,
     }
+    data = data | {name: values for name, values in unsaid.items() if name not in data}
     for name, values in data.items():
         if len(values) != total:
             raise RolloutError(f"{CONVERT}: {name} has {len(values)} entries, tokens has {total}")

@@ -160,7 +160,7 @@ class Generator:
         return self.tokenizer.encode([sample.prompt])[0]
 
     async def _customised(self, sample: Sample, job: Job, custom: Callable) -> Sample | list[Sample]:
-        """One sample by the user's function, which may return several; graded at once, unless the group is graded whole."""
+        """One sample by the user's function, which may make several of it; graded at once, unless its group is."""
         path = job.args.custom_generate_function_path
         keywords = {"evaluation": job.evaluation} if accepts(custom, "evaluation") else {}
         limit = job.args.sglang_router_request_timeout_secs

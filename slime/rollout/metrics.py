@@ -96,8 +96,8 @@ def _of_responses(prefix: str, samples: Sequence[Sample]) -> dict[str, float]:
 def _zero_std(samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, int]:
     """How many groups have one reward throughout, by that reward: they teach nothing to group-relative estimators."""
     groups = _by_group(samples, rewards)
-    same = Counter(round(of_group[0], 1) for of_group in groups if len(of_group) > 1 and len(set(of_group)) == 1)
-    return {f"rollout/zero_std/count_{reward:g}": count for reward, count in sorted(same.items())}
+    same = Counter(round(float(of_group[0]), 1) for of_group in groups if len(of_group) > 1 and len(set(of_group)) == 1)
+    return {f"rollout/zero_std/count_{reward}": count for reward, count in sorted(same.items())}
 
 
 def _pass_at(name: str, samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, float]:

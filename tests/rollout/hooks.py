@@ -1,0 +1,189 @@
+"""Functions as users write them, for the options that take a path."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+
+from slime.data.sample import Sample, Status
+
+# --custom-convert-samples-to-train-data-path
+
+
+def responses_only(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    """Keeps one token of each prompt."""
+    return {
+        "tokens": [
+            sample.tokens[sample.prompt_length - 2 : 1] + sample.tokens[sample.prompt_length :] for sample in samples
+        ],
+        "response_lengths": [sample.response_length for sample in samples],
+        "loss_masks": [[1] * sample.response_length for sample in samples],
+        "rewards": [sample.reward for sample in samples],
+    }
+
+
+def returns_nothing(args: Any, samples: list[Sample]) -> None: ...
+
+
+def forgets_masks(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    data = responses_only(args, samples)
+    del data["loss_masks"]
+    return data
+
+
+def loses_a_reward(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"rewards": [0.0]}
+
+
+def cuts_a_mask(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"loss_masks": [[1]] * len(samples)}
+
+
+# --custom-reward-post-process-path
+
+
+def double(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+    raw = [sample.reward for sample in samples]
+    return raw, [2 * reward for reward in raw]
+
+
+def one_reward(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+    return [sample.reward for sample in samples], [0.0]
+
+
+def not_a_number(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+    raw = [sample.reward for sample in samples]
+    return raw, [0.0, *[float("nan")] * (len(raw) - 1)]
+
+
+# --custom-generate-function-path
+
+
+async def generate_over_http(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Talks to the router itself, as functions for agents and tools do."""
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
+    body = {"input_ids": sample.tokens, "sampling_params": sampling_params, "return_logprob": True}
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+        output = await answer.json()
+    sample.tokens = sample.tokens + output["output_ids"]
+    sample.response_length = len(output["output_ids"])
+    sample.rollout_log_probs = [entry[0] for entry in output["meta_info"]["output_token_logprobs"]]
+    sample.response = "said"
+    sample.metadata["params"] = sampling_params
+    sample.status = Status.COMPLETED
+    return sample
+
+
+async def two_of_each(args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
+    """Fans out into a first part with a reward of its own and a second one for the reward function."""
+    return [
+        Sample(tokens=[1, 2, 3], response_length=1, reward=0.25, response="first", metadata={"evaluation": evaluation}),
+        Sample(tokens=[1, 2, 3], response_length=1, response="second", status=Status.COMPLETED, label="second"),
+    ]
+
+
+async def raises_for_the_third(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    if sample.index == 2:
+        raise KeyError("tool")
+    try:
+        await asyncio.sleep(60)
+    finally:
+        CANCELLED.append(sample.index)
+    return sample
+
+
+CANCELLED: list[int] = []
+
+
+GRADED = asyncio.Event()
+
+
+async def waits_until_another_is_graded(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    if sample.index > 0:
+        await GRADED.wait()
+    return sample
+
+
+async def tells_that_one_is_graded(args: Any, sample: Sample, **kwargs: Any) -> float:
+    GRADED.set()
+    return 0.0
+
+
+async def returns_text(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> str:
+    return "4"
+
+
+async def never_returns(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    await asyncio.Event().wait()
+    return sample
+
+
+# --custom-rm-path
+
+
+async def length_reward(args: Any, sample: Sample, **kwargs: Any) -> float:
+    return float(sample.response_length)
+
+
+async def rank_reward(args: Any, samples: list[Sample], **kwargs: Any) -> list[float]:
+    """Needs the whole group: place by length."""
+    lengths = sorted(sample.response_length for sample in samples)
+    return [float(lengths.index(sample.response_length)) for sample in samples]
+
+
+async def raises_for_group_one(args: Any, sample: Sample, **kwargs: Any) -> float:
+    if sample.group_index == 1:
+        raise ValueError("judge is down")
+    return 1.0
+
+
+async def two_scores(args: Any, sample: Sample, **kwargs: Any) -> dict[str, float]:
+    return {"right": 1.0, "brief": 0.5}
+
+
+# --rollout-sample-hook-path, --rollout-sample-filter-path, --rollout-all-samples-process-path
+
+
+def mark(args: Any, sample: Sample, *, rollout_id: int, evaluation: bool) -> Sample | None:
+    """Sees the reward; replaces the samples with an odd index, changes the others."""
+    if sample.index % 2:
+        return Sample(group_index=sample.group_index, index=sample.index, metadata={"replaced": sample.reward})
+    sample.metadata["seen"] = (rollout_id, evaluation, sample.reward)
+    return None
+
+
+def remove_odd(args: Any, samples: list[Sample]) -> None:
+    for sample in samples:
+        sample.remove_sample = sample.index % 2 == 1
+
+
+def return_all(args: Any, all_samples: list[list[Sample]], data_source: Any) -> None:
+    data_source.add_samples(all_samples)
+
+
+# --rollout-function-path, --eval-function-path, --custom-rollout-log-function-path, ...
+
+
+def bare_groups(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    """Returns what older rollout functions did."""
+    if evaluation:
+        return {"mine": {"rewards": [1.0, 0.0], "truncated": [False, True]}}
+    groups = data_source.get_samples(args.rollout_batch_size)
+    for sample in (sample for group in groups for sample in group):
+        sample.tokens, sample.response_length, sample.reward = [1, 2], 1, float(sample.index)
+    return groups
+
+
+LOGGED: list[tuple[Any, ...]] = []
+
+
+def log_rollout(rollout_id: int, args: Any, samples: list[Sample], extra_metrics: Any, rollout_time: float) -> bool:
+    LOGGED.append((rollout_id, len(samples), extra_metrics))
+    return True
+
+
+def log_eval(rollout_id: int, args: Any, data: Any, extra_metrics: Any) -> bool:
+    LOGGED.append((rollout_id, list(data), extra_metrics))
+    return False

@@ -1,0 +1,203 @@
+"""Samples to batches, worked out by hand, and what must hold for any samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slime.config import Config
+from slime.data.batch import Batch
+from slime.data.sample import Sample, SampleError, Status
+from slime.rollout.convert import to_batches
+from slime.rollout.types import RolloutError, flatten
+from tests.rollout.samples import finished
+
+HOOKS = "tests.rollout.hooks"
+
+
+def convert(config: Config, samples: list[Sample], dp_size: int = 1) -> list[Batch]:
+    return to_batches(config, samples, [10.0 + i for i in range(len(samples))], range(len(samples)), dp_size=dp_size)
+
+
+def test_two_ranks_by_hand(make_config: Callable[..., Config]) -> None:
+    samples = [
+        finished(0, [5, 6]),
+        finished(1, [7], loss_mask=[0], status=Status.TRUNCATED),
+        finished(2, [8, 9, 10], group=1, loss_mask=[1, 0, 1]),
+        finished(3, [11], group=1),
+    ]
+    config = make_config(num_steps_per_rollout=2, micro_batch_size=1)
+    first, second = convert(config, samples, dp_size=2)
+
+    assert first.tokens_T.tolist() == [1, 2, 5, 6, 1, 2, 8, 9, 10]
+    assert first.total_lengths_N.tolist() == [4, 5]
+    assert first.response_lengths_N.tolist() == [2, 3]
+    assert first.loss_mask_R.tolist() == [1, 1, 1, 0, 1]
+    assert first.rollout_log_probs_R == pytest.approx([-0.5, -0.6, -0.8, -0.9, -1.0])
+    assert (first.rewards_N.tolist(), first.raw_rewards_N.tolist()) == ([0, 2], [10, 12])
+    assert (first.group_ids_N.tolist(), first.sample_ids_N.tolist()) == ([0, 1], [0, 2])
+    assert second.tokens_T.tolist() == [1, 2, 7, 1, 2, 11]
+    assert second.loss_mask_R.tolist() == [0, 1]
+    assert second.truncated_N.tolist() == [True, False]
+    # The denominators are of both ranks: samples 0 and 1 in the first step, 2 and 3 in the second.
+    for batch in (first, second):
+        assert [step.micro_batches for step in batch.steps] == [[[0]], [[1]]]
+        assert [(step.num_samples, step.num_tokens) for step in batch.steps] == [(2, 2), (2, 3)]
+        assert batch.train_metadata is None
+
+
+def test_arrays_have_the_types_that_a_batch_promises(make_config: Callable[..., Config]) -> None:
+    (batch,) = convert(make_config(), [finished(i, [3, 4]) for i in range(8)])
+    types = {name: getattr(batch, name).dtype for name in batch.__slots__ if name.rpartition("_")[2] in ("N", "R", "T")}
+    assert types == {
+        "tokens_T": np.int32,
+        "total_lengths_N": np.int32,
+        "response_lengths_N": np.int32,
+        "loss_mask_R": np.float32,
+        "rewards_N": np.float32,
+        "raw_rewards_N": np.float32,
+        "group_ids_N": np.int64,
+        "sample_ids_N": np.int64,
+        "truncated_N": np.bool_,
+        "rollout_log_probs_R": np.float32,
+    }
+
+
+def test_five_samples_on_two_ranks_with_micro_batches_of_two(make_config: Callable[..., Config]) -> None:
+    first, second = convert(make_config(micro_batch_size=2), [finished(i, [3]) for i in range(5)], dp_size=2)
+    assert first.steps[0].micro_batches == [[0, 1], [2]]
+    assert second.steps[0].micro_batches == [[0], [1]]
+    assert first.steps[0].num_samples == 5
+
+
+def test_a_rank_without_samples_has_an_empty_batch(make_config: Callable[..., Config]) -> None:
+    *_, last = convert(make_config(), [finished(0, [3])], dp_size=2)
+    assert len(last) == 0
+    assert last.steps[0].micro_batches == [[]]
+    assert (last.steps[0].num_samples, last.steps[0].num_tokens) == (1, 1)
+
+
+def test_micro_batches_by_tokens_are_of_one_context_parallel_group(make_config: Callable[..., Config]) -> None:
+    samples = [finished(i, [3, 4]) for i in range(4)]  # 4 tokens each
+    one = make_config("--use-dynamic-batch-size", max_tokens_per_gpu=8)
+    two = make_config(
+        "--use-dynamic-batch-size", max_tokens_per_gpu=8, context_parallel_size=2, actor_num_gpus_per_node=2
+    )
+    assert [len(convert(config, samples)[0].steps[0].micro_batches) for config in (one, two)] == [2, 1]
+
+
+def test_a_removed_sample_is_masked_but_counted(make_config: Callable[..., Config]) -> None:
+    (batch,) = convert(make_config(), [finished(0, [3, 4], remove_sample=True, loss_mask=[1, 1]), finished(1, [5])])
+    assert batch.loss_mask_R.tolist() == [0, 0, 1]
+    assert (batch.steps[0].num_samples, batch.steps[0].num_tokens) == (2, 1)
+
+
+def test_samples_that_fanned_out(make_config: Callable[..., Config]) -> None:
+    """4 prompts of 2 samples are configured; one of them became three."""
+    groups = [
+        [finished(0, [3]), [finished(1, [4]), finished(1, [5, 6]), finished(1, [7])]],
+        [finished(2, [8], group=1), finished(3, [9], group=1)],
+    ]
+    config = make_config(num_steps_per_rollout=2)
+    (batch,) = convert(config, flatten(groups))
+    assert batch.sample_ids_N.tolist() == [0, 1, 1, 1, 2, 3]
+    assert batch.group_ids_N.tolist() == [0, 0, 0, 0, 1, 1]
+    assert [step.num_samples for step in batch.steps] == [3, 3]
+
+
+def test_groups_get_their_position_where_samples_name_none() -> None:
+    groups = [[finished(0, [3], group=None)], [[finished(1, [4], group=None)], finished(2, [5], group=7)]]
+    assert [sample.group_index for sample in flatten(groups)] == [0, 1, 7]
+
+
+def test_train_metadata_goes_with_its_sample(make_config: Callable[..., Config]) -> None:
+    samples = [finished(i, [3], train_metadata={"weight": i} if i else None) for i in range(3)]
+    first, second = convert(make_config(), samples, dp_size=2)
+    assert first.train_metadata == [None, {"weight": 2}]
+    assert second.train_metadata == [{"weight": 1}]
+
+
+def test_without_log_probs(make_config: Callable[..., Config]) -> None:
+    (batch,) = convert(make_config(), [finished(i, [3], rollout_log_probs=None) for i in range(2)])
+    assert batch.rollout_log_probs_R is None
+
+
+def test_log_probs_of_some_samples_only(make_config: Callable[..., Config]) -> None:
+    samples = [finished(0, [3]), finished(1, [4], rollout_log_probs=None)]
+    with pytest.raises(SampleError, match=r"1 of 2 samples carry no rollout_log_probs, the others do: sample 1 "):
+        convert(make_config(), samples)
+
+
+def test_an_empty_response_needs_no_log_probs(make_config: Callable[..., Config]) -> None:
+    (batch,) = convert(make_config(), [finished(0, [3]), finished(1, [], rollout_log_probs=None)])
+    assert batch.rollout_log_probs_R == pytest.approx([-0.3])
+    assert batch.steps[0].num_tokens == 1
+
+
+def test_a_mask_that_is_too_short(make_config: Callable[..., Config]) -> None:
+    with pytest.raises(SampleError, match=r"sample 1 .*loss_mask has 1 entries, the response has 2 tokens"):
+        convert(make_config(), [finished(0, [3]), finished(1, [4, 5], loss_mask=[1])])
+
+
+def test_a_sample_without_tokens(make_config: Callable[..., Config]) -> None:
+    with pytest.raises(SampleError, match=r"sample 1 .*has no tokens"):
+        convert(make_config(), [finished(0, [3]), Sample(index=1, group_index=0)])
+
+
+def test_no_samples(make_config: Callable[..., Config]) -> None:
+    with pytest.raises(RolloutError, match="no samples"):
+        convert(make_config(), [])
+
+
+def test_custom_conversion(make_config: Callable[..., Config]) -> None:
+    option = {"custom_convert_samples_to_train_data_path": f"{HOOKS}.responses_only"}
+    (batch,) = convert(make_config(**option), [finished(0, [3, 4], reward=1.0), finished(1, [5], reward=0.5)])
+    assert batch.tokens_T.tolist() == [1, 3, 4, 1, 5]
+    assert batch.rewards_N.tolist() == batch.raw_rewards_N.tolist() == [1.0, 0.5]
+    assert batch.sample_ids_N.tolist() == [0, 1]
+    assert not batch.truncated_N.any()
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("returns_nothing", "returned NoneType, not a dict of columns"),
+        ("forgets_masks", "returned no loss_masks"),
+        ("loses_a_reward", "rewards has 1 entries, tokens has 2"),
+        ("cuts_a_mask", "loss_masks of entry 0 has 1 values, the response has 2"),
+    ],
+)
+def test_custom_conversion_that_does_not_fit(make_config: Callable[..., Config], hook: str, message: str) -> None:
+    config = make_config(custom_convert_samples_to_train_data_path=f"{HOOKS}.{hook}")
+    with pytest.raises(RolloutError, match=message):
+        convert(config, [finished(0, [3, 4]), finished(1, [5])])
+
+
+responses = st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=9), min_size=1, max_size=30)
+
+
+@given(responses=responses, dp_size=st.integers(1, 4), balance=st.booleans(), data=st.data())
+def test_no_sample_is_lost_or_changed(make_config, responses, dp_size, balance, data) -> None:
+    masks = [data.draw(st.lists(st.integers(0, 1), min_size=len(r), max_size=len(r))) for r in responses]
+    samples = [finished(i, r, loss_mask=mask) for i, (r, mask) in enumerate(zip(responses, masks, strict=True))]
+    config = make_config(*["--balance-data"] * balance, num_steps_per_rollout=2, micro_batch_size=2)
+    batches = convert(config, samples, dp_size)
+
+    seen = {}
+    for batch in batches:
+        ends_T, ends_R = np.cumsum(batch.total_lengths_N), np.cumsum(batch.response_lengths_N)
+        for i, sample_id in enumerate(batch.sample_ids_N.tolist()):
+            tokens = batch.tokens_T[ends_T[i] - batch.total_lengths_N[i] : ends_T[i]]
+            mask = batch.loss_mask_R[ends_R[i] - batch.response_lengths_N[i] : ends_R[i]]
+            seen[sample_id] = (tokens.tolist(), mask.tolist())
+        positions = [p for step in batch.steps for micro_batch in step.micro_batches for p in micro_batch]
+        assert positions == list(range(len(batch)))
+    assert sum(map(len, batches)) == len(samples)
+    assert seen == {s.index: (s.tokens, s.loss_mask) for s in samples}
+    for steps in zip(*(batch.steps for batch in batches), strict=True):
+        assert len({(step.num_samples, step.num_tokens, len(step.micro_batches)) for step in steps}) == 1
+    assert sum(step.num_tokens for step in batches[0].steps) == sum(map(sum, masks))

@@ -1,0 +1,133 @@
+"""Every figure by hand, and every name in the table of names."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from slime.data.sample import Status
+from slime.inference.client import Generation
+from slime.observe.names import find
+from slime.rollout.metrics import eval_metrics, pass_at, repeats_itself, request_metrics, rollout_metrics
+from tests.rollout.samples import finished
+
+
+def test_rollout() -> None:
+    samples = [
+        finished(
+            0, [3], response="<think>a</think>b", prefix_cache_info={"cached_tokens": 1, "total_prompt_tokens": 2}
+        ),
+        finished(1, [3] * 4, status=Status.TRUNCATED, prefix_cache_info={"cached_tokens": 2, "total_prompt_tokens": 2}),
+        finished(2, [3] * 5, group=1, loss_mask=[1, 0, 0, 0, 1], non_generation_time=2.0),
+        finished(3, [3] * 10, group=1, remove_sample=True, response="<think>never closed"),
+        finished(4, [3] * 10, group=2),
+        finished(5, [3] * 10, group=2),
+    ]
+    metrics = rollout_metrics(samples, [1, 1, 0.5, 0, 0, 0], seconds=2.0, num_gpus=5)
+    assert metrics == {
+        "rollout/response_len/mean": pytest.approx(40 / 6),
+        "rollout/response_len/median": 7.5,
+        "rollout/response_len/max": 10,
+        "rollout/response_len/min": 1,
+        "rollout/repetition_frac": 0,
+        "rollout/thinking_ratio": pytest.approx(1 / 6),
+        "rollout/raw_reward": pytest.approx(2.5 / 6),
+        "rollout/truncated_ratio": pytest.approx(1 / 6),
+        "rollout/zero_std/count_0.0": 1,
+        "rollout/zero_std/count_1.0": 1,
+        "rollout/prefix_cache_hit_rate": 0.75,
+        "rollout/avg_cached_tokens_per_sample": 1.5,
+        "perf/rollout_time": 2,
+        "perf/longest_sample_tokens_per_sec": 5,
+        "perf/tokens_per_gpu_per_sec": 4,
+        "perf/effective_tokens_per_gpu_per_sec": pytest.approx((1 + 4 + 2 + 0 + 20) / 10),
+        "perf/non_generation_time/mean": pytest.approx(1 / 3),
+        "perf/non_generation_time/median": 0,
+        "perf/non_generation_time/max": 2,
+        "perf/non_generation_time/min": 0,
+    }
+
+
+def test_groups_of_one_sample_are_not_counted_as_equal() -> None:
+    metrics = rollout_metrics([finished(0, [3]), finished(1, [3], group=1)], [0, 0], seconds=1, num_gpus=1)
+    assert not [name for name in metrics if "zero_std" in name]
+
+
+def test_eval() -> None:
+    """Of two prompts and two samples each, one prompt is solved once, the other never."""
+    samples = [finished(i, [3] * i, group=i // 2, response="</think>" if i else "") for i in range(4)]
+    metrics = eval_metrics(
+        {"col": {"rewards": [1.0, 0.0, 0.0, 0.0], "truncated": [False] * 3 + [True], "samples": samples}}
+    )
+    assert metrics == {
+        "eval/col": 0.25,
+        "eval/col-truncated_ratio": 0.25,
+        "eval/col/response_len/mean": 1.5,
+        "eval/col/response_len/median": 1.5,
+        "eval/col/response_len/max": 3,
+        "eval/col/response_len/min": 0,
+        "eval/col/repetition_frac": 0,
+        "eval/col/thinking_ratio": 0.75,
+        "eval/col-pass@1": 0.25,
+        "eval/col-pass@2": 0.5,
+    }
+
+
+def test_eval_without_samples() -> None:
+    data = {"mine": {"rewards": [0.5, 0.7], "truncated": [False, False]}}
+    assert eval_metrics(data) == {"eval/mine": pytest.approx(0.6), "eval/mine-truncated_ratio": 0}
+
+
+def test_rewards_between_0_and_1_are_no_passes() -> None:
+    data = {
+        "col": {"rewards": [0.5, 1.0], "truncated": [False, False], "samples": [finished(0, [3]), finished(1, [3])]}
+    }
+    assert not [name for name in eval_metrics(data) if "pass@" in name]
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "correct", "expected"),
+    # 2 of 4 correct: a pair misses both in 1 of 6 ways.
+    [(1, 4, 2, 1 / 2), (2, 4, 2, 5 / 6), (4, 4, 1, 1), (2, 4, 0, 0), (1, 1, 1, 1)],
+)
+def test_pass_at(k: int, n: int, correct: int, expected: float) -> None:
+    assert pass_at(k, n, correct) == pytest.approx(expected)
+
+
+def test_requests() -> None:
+    measured = [Generation([3], [0.0], "stop", [], 1, 0, latency, None, {}) for latency in (1.0, 2.0, 6.0)]
+    assert request_metrics(measured) == {
+        "perf/request/e2e_latency/mean": 3,
+        "perf/request/e2e_latency/median": 2,
+        "perf/request/e2e_latency/max": 6,
+        "perf/request/e2e_latency/min": 1,
+    }
+
+
+def test_queue_times_where_the_engine_measures_them() -> None:
+    assert (
+        request_metrics([Generation([3], [0.0], "stop", [], 1, 0, 1.0, 0.25, {})])["perf/request/queue_time/max"]
+        == 0.25
+    )
+
+
+def test_repetition() -> None:
+    rng = random.Random(0)
+    words = [f"word{i}" for i in range(500)]
+    prose = " ".join(rng.choice(words) for _ in range(2000))
+    loop = "so the answer is 4, wait, let me check again. " * 300
+    assert not repeats_itself(prose)
+    assert repeats_itself(loop)
+    assert repeats_itself(prose + loop)
+    assert not repeats_itself("ha" * 100)  # too short to tell
+
+
+def test_every_name_is_in_the_table() -> None:
+    sample = finished(0, [3], non_generation_time=1.0, prefix_cache_info={"cached_tokens": 1, "total_prompt_tokens": 2})
+    names = {
+        *rollout_metrics([sample, sample], [0, 0], seconds=1, num_gpus=1),
+        *eval_metrics({"s": {"rewards": [0.0, 0.0], "truncated": [False, False], "samples": [sample, sample]}}),
+        *request_metrics([Generation([3], [0.0], "stop", [], 1, 0, 1.0, 0.25, {})]),
+    }
+    assert [name for name in names if find(name) is None] == []

@@ -1,0 +1,68 @@
+"""Rewards on their way to training; the normalisation itself is tested with slime.algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from slime.config import Config
+from slime.data.sample import SampleError
+from slime.rewards import RewardError
+from slime.rollout.scores import rewards_for_training
+from slime.rollout.types import RolloutError
+from tests.rollout.samples import finished
+
+HOOKS = "tests.rollout.hooks"
+
+
+def test_compared_within_the_group_by_id(make_config: Callable[..., Config]) -> None:
+    """Samples of two groups in turn. 1, 0: mean 1/2, sample deviation 1/sqrt 2; 5, 5: exactly 0."""
+    samples = [finished(0, [3], reward=1), finished(1, [3], group=9, reward=5.0)]
+    samples += [finished(2, [3], reward=0.0), finished(3, [3], group=9, reward=5.0)]
+    raw, rewards = rewards_for_training(make_config(), samples)
+    assert raw.tolist() == [1, 5, 0, 5]
+    assert rewards == pytest.approx([0.70711, 0, -0.70711, 0], abs=1e-5)
+    assert (rewards[1], rewards[3]) == (0, 0)
+
+
+def test_switches(make_config: Callable[..., Config]) -> None:
+    samples = [finished(0, [3], reward=1.0), finished(1, [3], reward=0.0)]
+    _, centred = rewards_for_training(make_config("--disable-grpo-std-normalization"), samples)
+    _, untouched = rewards_for_training(make_config("--disable-rewards-normalization"), samples)
+    assert centred.tolist() == [0.5, -0.5]
+    assert untouched.tolist() == [1, 0]
+
+
+def test_reward_key(make_config: Callable[..., Config]) -> None:
+    samples = [finished(0, [3], reward={"right": 1.0, "brief": 3.0}), finished(1, [3], reward={"right": 0.0})]
+    raw, _ = rewards_for_training(make_config(reward_key="right"), samples)
+    assert raw.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("reward", [None, float("nan"), {"brief": 1.0}, "1"])
+def test_a_reward_that_is_no_number_names_the_sample(make_config: Callable[..., Config], reward: object) -> None:
+    with pytest.raises(RewardError, match="sample 1 "):
+        rewards_for_training(make_config(reward_key="right"), [finished(0, [3]), finished(1, [3], reward=reward)])
+
+
+def test_custom_post_process(make_config: Callable[..., Config]) -> None:
+    config = make_config(custom_reward_post_process_path=f"{HOOKS}.double")
+    raw, rewards = rewards_for_training(config, [finished(0, [3], reward=1.0), finished(1, [3], reward=3.0)])
+    assert (raw.tolist(), rewards.tolist()) == ([1, 3], [2, 6])
+
+
+@pytest.mark.parametrize(
+    ("hook", "error", "message"),
+    [
+        ("one_reward", RolloutError, r"rewards have the shape \(1,\), not one for each of 2 samples"),
+        ("not_a_number", SampleError, "sample 1 .*: --custom-reward-post-process-path made rewards of it"),
+        ("missing", RolloutError, "--custom-reward-post-process-path tests.rollout.hooks.missing: .* has no 'missing'"),
+    ],
+)
+def test_custom_post_process_that_goes_wrong(
+    make_config: Callable[..., Config], hook: str, error: type[Exception], message: str
+) -> None:
+    config = make_config(custom_reward_post_process_path=f"{HOOKS}.{hook}")
+    with pytest.raises(error, match=message):
+        rewards_for_training(config, [finished(0, [3]), finished(1, [3])])
