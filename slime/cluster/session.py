@@ -20,6 +20,7 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ class Session:
     def __init__(self, config: Config):
         self.run_id = secrets.token_hex(6)
         self.logs = Path(config.run_dir).resolve() / "logs"
-        self.joined = "RAY_ADDRESS" in os.environ
+        self.joined = os.environ.get("RAY_ADDRESS", "local") not in ("", "local")
         self.resource = "CPU"
         self._cpu_slots = config.cpu_slots
         self._wants_gpus = config.device != "cpu"
@@ -93,6 +94,10 @@ class Session:
             raise SystemExit(128 + self._interrupt.number)
 
     def _start(self, directory: Path) -> None:
+        temporary = directory / "tmp"  # what those that are killed leave in it goes with the directory
+        temporary.mkdir()
+        compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
+        self._undo.enter_context(environment({"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": compiled}))
         gpus = self._wants_gpus and bool(glob.glob("/dev/nvidia[0-9]*"))
         own = LocalRay(directory, self.logs, namespace=self.run_id, cpu_slots=self._cpu_slots, gpus=gpus)
         self._undo.callback(own.stop)
