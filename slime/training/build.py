@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, get_args, get_type_hints
 
 import torch
 from megatron.core import parallel_state as mpu
@@ -26,6 +27,8 @@ from slime.models import Family, Shard, load_hf
 from slime.training.layers import block_spec
 from slime.training.parallel import Parallel
 from slime.training.weights import WeightCopy
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,9 @@ def build(config: Config, parallel: Parallel, family: Family, *, with_reference:
     """Builds the model with the weights of --hf-checkpoint, and a copy of those of --ref-load where there is to be a reference.
 
     Raises:
-        ValueError: an option of Megatron that none of its dataclasses has, or options that do not go together.
+        ValueError: options that do not go together.
         slime.models.CheckpointError, ModelError: weights or a model that can't be read.
     """
-    _refuse_unknown(config.megatron)
     transformer = transformer_config(config, parallel, family)
     bare = [_chunk(config, transformer, family, parallel, stage) for stage in _virtual_stages(transformer)]
     for chunk in bare:
@@ -192,13 +194,18 @@ def _sum_gradients(chunks: list[nn.Module], num_tokens: torch.Tensor | None, **o
 
 
 def _fields(dataclass_: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are fields of a Megatron dataclass."""
+    """The options that are fields of a Megatron dataclass, with names of enum members and dtypes turned into these."""
+    kinds = get_type_hints(dataclass_)
     names = {field.name for field in dataclasses.fields(dataclass_)}
-    return {name: value for name, value in options.items() if name in names}
+    return {name: _meant(kinds[name], value) for name, value in options.items() if name in names}
 
 
-def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    homes = (MLATransformerConfig, OptimizerConfig, DistributedDataParallelConfig)
-    known = {field.name for home in homes for field in dataclasses.fields(home)}
-    if unknown := sorted(set(options) - known):
-        raise ValueError(f"not options of the installed Megatron: {', '.join('--' + name.replace('_', '-') for name in unknown)}")
+def _meant(kind: Any, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    for cls in (kind, *get_args(kind)):
+        if isinstance(cls, type) and issubclass(cls, Enum):
+            return cls[value]
+        if cls is torch.dtype:
+            return DTYPES[value]
+    return value

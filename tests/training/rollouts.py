@@ -28,25 +28,25 @@ class Made:
         self.log_probs = self.log_probs or [-2.0] * self.response
 
 
-def varied(count: int = 10, seed: int = 0) -> list[Made]:
-    """Prompts and responses of unequal lengths; among them one whose tokens are all masked, one with a masked middle, one long."""
+def varied(count: int = 10, seed: int = 0, multiple: int = 1) -> list[Made]:
+    """Samples of unequal lengths, multiples of `multiple`; among them one that is all masked, one with a masked middle, one long."""
     rng = np.random.default_rng(seed)
     samples = []
     for index in range(count):
         prompt, response = int(rng.integers(1, 9)), int(rng.integers(1, 12))
         if index == 4:
             response = 40
+        prompt += -(prompt + response) % multiple
         samples.append(
             Made(
                 tokens=rng.integers(3, VOCAB, prompt + response).tolist(),
                 response=response,
                 reward=float(rng.normal()),
                 log_probs=(-3 * rng.random(response)).tolist(),
+                mask=[0] * response if index == 1 else [1] * 10 + [0] * 20 + [1] * 10 if index == 4 else [],
                 truncated=index == 1,
             )
         )
-    samples[1].mask = [0] * samples[1].response
-    samples[4].mask = [1] * 10 + [0] * 20 + [1] * 10
     return samples
 
 
@@ -57,6 +57,7 @@ def shares(
     num_steps: int = 1,
     micro_batch_size: int | None = None,
     max_tokens: int | None = None,
+    micro_batch_multiple: int = 1,
     log_probs: bool = True,
 ) -> list[Batch]:
     """The Batch of each data-parallel rank."""
@@ -66,6 +67,7 @@ def shares(
         dp_size=dp_size,
         micro_batch_size=micro_batch_size if max_tokens is None else None,
         max_tokens=max_tokens,
+        micro_batch_multiple=micro_batch_multiple,
     )
     in_step = [sorted(i for p in plans for m in p.steps[step] for i in m) for step in range(len(plans[0].steps))]
     return [

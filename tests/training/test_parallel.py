@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import pytest
 
 from slime.tiny import write_checkpoint
@@ -9,40 +12,76 @@ from tests.distributed import run_ranks
 from tests.training.ranks import train_all
 from tests.training.rollouts import varied
 
-PP2 = ["--pipeline-model-parallel-size", "2"]
-TP2 = ["--tensor-model-parallel-size", "2"]
-SP = ["--sequence-parallel"]
-CP2 = ["--context-parallel-size", "2"]
-EP2 = ["--expert-model-parallel-size", "2"]
-ETP1 = ["--expert-tensor-parallel-size", "1"]
-PER_TOKEN = ["--calculate-per-token-loss"]
-KL = ["--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3", "--entropy-coef", "0.01", "--normalize-advantages"]
-
-# name: (ranks, model, what one process is told too, what only these ranks are told, how samples are packed)
-LAYOUTS = {
-    "two samples a row": (1, "dense", [], [], {"micro_batch_size": 2}),
-    "rows of at most 30 tokens": (1, "dense", [], [], {"max_tokens": 30}),
-    "per token, one sample a row": (1, "dense", PER_TOKEN, [], {"micro_batch_size": 1}),
-    "without distributed optimizer": (1, "dense", [], ["--no-use-distributed-optimizer"], {"micro_batch_size": 10}),
-    "DP2": (2, "dense", [], [], {"micro_batch_size": 2}),
-    "DP2 without distributed optimizer": (2, "dense", [], ["--no-use-distributed-optimizer"], {"micro_batch_size": 3}),
-    "DP2, rows of at most 30 tokens": (2, "dense", [], [], {"max_tokens": 30}),
-    "DP2 per token": (2, "dense", PER_TOKEN, [], {"micro_batch_size": 2}),
-    "DP2, everything in the loss": (2, "dense", KL, [], {"micro_batch_size": 2}),
-    "TP2": (2, "dense", [], TP2, {"micro_batch_size": 2}),
-    "TP2 with SP": (2, "dense", [], TP2 + SP, {"micro_batch_size": 3}),
-    "PP2": (2, "dense", [], PP2, {"micro_batch_size": 2}),
-    "PP2, everything in the loss": (2, "dense", KL, PP2, {"micro_batch_size": 5}),
-    "CP2": (2, "dense", [], CP2, {"micro_batch_size": 2}),
-    "CP2, everything in the loss": (2, "dense", KL, CP2, {"micro_batch_size": 5}),
-    "MoE DP2": (2, "moe", [], [], {"micro_batch_size": 2}),
-    "MoE EP2": (2, "moe", [], EP2, {"micro_batch_size": 2}),
-    "MoE TP2 with SP, EP2": (2, "moe", [], TP2 + SP + EP2 + ETP1, {"micro_batch_size": 2}),
-    "TP2 with SP, DP2": (4, "dense", [], TP2 + SP, {"micro_batch_size": 2}),
-    "PP2 CP2": (4, "dense", [], PP2 + CP2, {"micro_batch_size": 2}),
-}
+PP2 = ("--pipeline-model-parallel-size", "2")
+VPP2 = (*PP2, "--virtual-pipeline-model-parallel-size", "2")
+TP2 = ("--tensor-model-parallel-size", "2")
+SP = ("--sequence-parallel",)
+CP2 = ("--context-parallel-size", "2")
+EP2 = ("--expert-model-parallel-size", "2")
+ETP1 = ("--expert-tensor-parallel-size", "1")
+PLAIN = ("--no-use-distributed-optimizer",)
+PER_TOKEN = ("--calculate-per-token-loss",)
+EVERYTHING = (
+    *("--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3", "--use-unbiased-kl"),
+    *("--entropy-coef", "0.01", "--normalize-advantages", "--eps-clip-high", "0.28", "--eps-clip-c", "3"),
+)
+BALANCED = ("--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01")
 STEPS = 2
 DEADLINE = 280.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    ranks: int
+    own: tuple[str, ...] = ()  # options of this layout
+    packing: dict[str, int] = field(default_factory=lambda: {"micro_batch_size": 2})
+    model: str = "dense"
+    shared: tuple[str, ...] = ()  # options also of the one process that it is compared with
+    samples: int = 10
+    multiple: int = 1  # of which each sample's length is one
+    alone: int = 10  # micro-batch size of that one process
+
+    @property
+    def compared_with(self) -> tuple[Any, ...]:
+        return self.model, self.shared, (self.samples, self.multiple), self.alone
+
+
+def one_by_one(ranks, own=(), shared=BALANCED):
+    """A balancing loss is one of its micro-batch, so micro-batches have to be the same. It is exact only without padding, since
+    Megatron weighs each rank's part by its own tokens, and without empty micro-batches, whose one token counts in it."""
+    return Layout(ranks, own, {"micro_batch_size": 1}, model="moe", shared=shared, samples=8, multiple=4, alone=1)
+
+
+LAYOUTS = {
+    "two samples a row": Layout(1),
+    "rows of at most 30 tokens": Layout(1, packing={"max_tokens": 30}),
+    "per token, one sample a row": Layout(1, packing={"micro_batch_size": 1}, shared=PER_TOKEN),
+    "without distributed optimizer": Layout(1, PLAIN),
+    "DP2": Layout(2),
+    "DP2 without distributed optimizer": Layout(2, PLAIN, {"micro_batch_size": 3}),
+    "DP2, rows of at most 30 tokens": Layout(2, packing={"max_tokens": 30}),
+    "DP2 per token": Layout(2, shared=PER_TOKEN),
+    "DP2, everything in the loss": Layout(2, shared=EVERYTHING),
+    "DP2, a rank without any sample": Layout(2, samples=1),
+    "DP2, a rank without a sample in the second step": Layout(2, samples=3),
+    "TP2": Layout(2, TP2),
+    "TP2 with SP": Layout(2, TP2 + SP, {"micro_batch_size": 3}),
+    "PP2": Layout(2, PP2),
+    "PP2, everything in the loss": Layout(2, PP2, {"micro_batch_size": 5}, shared=EVERYTHING),
+    "PP2 with two virtual stages": Layout(2, VPP2, {"micro_batch_size": 2, "micro_batch_multiple": 2}, model="deep"),
+    "CP2": Layout(2, CP2),
+    "CP2, everything in the loss": Layout(2, CP2, {"micro_batch_size": 5}, shared=EVERYTHING),
+    "MoE DP2": Layout(2, model="moe"),
+    "MoE EP2": Layout(2, EP2, model="moe"),
+    "MoE EP2, a rank without any sample": Layout(2, EP2, model="moe", samples=1),
+    "MoE TP2 with SP, EP2": Layout(2, TP2 + SP + EP2 + ETP1, model="moe"),
+    "MoE DP2, one sample a row": one_by_one(2, shared=()),
+    "MoE DP2 with balancing losses": one_by_one(2),
+    "MoE TP2 with SP and balancing losses": one_by_one(2, TP2 + SP),
+    "MoE CP2 with balancing losses": one_by_one(2, CP2),
+    "TP2 with SP, DP2": Layout(4, TP2 + SP),
+    "PP2 CP2": Layout(4, PP2 + CP2),
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +89,27 @@ def checkpoints(tmp_path_factory):
     directory = tmp_path_factory.mktemp("checkpoints")
     return {
         "dense": str(write_checkpoint(directory / "dense")),
+        "deep": str(write_checkpoint(directory / "deep", num_layers=4)),
         "moe": str(write_checkpoint(directory / "moe", moe=True)),
         "reference": str(write_checkpoint(directory / "reference", seed=1)),
     }
 
 
-def case(checkpoints, model, options, packing):
+def case(checkpoints, model, options, samples, packing):
     if "--use-kl-loss" in options:
-        options = [*options, "--ref-load", checkpoints["reference"]]
-    return (checkpoints[model], options, varied(), {"num_steps": STEPS, **packing})
+        options = (*options, "--ref-load", checkpoints["reference"])
+    count, multiple = samples
+    return checkpoints[model], options, varied(count, multiple=multiple), {"num_steps": STEPS, **packing}
 
 
 @pytest.fixture(scope="module")
 def alone(checkpoints):
-    """Of one process that packs all samples of a step into one row, by model and options."""
-    cases = {}
-    for _, model, options, _, _ in LAYOUTS.values():
-        cases[model, tuple(options)] = case(checkpoints, model, options, {"micro_batch_size": 10})
+    """Of one process that packs as many samples as it can into a row, by what it is told."""
+    told = {layout.compared_with for layout in LAYOUTS.values()}
+    cases = {
+        (model, options, samples, size): case(checkpoints, model, options, samples, {"micro_batch_size": size})
+        for model, options, samples, size in told
+    }
     return run_ranks(train_all, 1, cases, deadline=DEADLINE)[0]
 
 
@@ -76,35 +119,41 @@ def together(checkpoints):
     results = {}
     for ranks in (1, 2, 4):
         cases = {
-            name: case(checkpoints, model, options + own, packing)
-            for name, (size, model, options, own, packing) in LAYOUTS.items()
-            if size == ranks
+            name: case(checkpoints, layout.model, layout.shared + layout.own, (layout.samples, layout.multiple), layout.packing)
+            for name, layout in LAYOUTS.items()
+            if layout.ranks == ranks
         }
         by_rank = run_ranks(train_all, ranks, cases, deadline=DEADLINE)
         results |= {name: [of_rank[name] for of_rank in by_rank] for name in cases}
     return results
 
 
-def without_times(metrics):
-    return {name: value for name, value in metrics.items() if not name.startswith("perf/")}
+def comparable(metrics):
+    """Without times, and without learning rates: how many groups of parameters there are depends on the layout."""
+    return {name: value for name, value in metrics.items() if not name.startswith(("perf/", "train/lr-pg_"))}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_equals_one_process(layout, alone, together):
-    _, model, options, _, _ = LAYOUTS[layout]
-    for rollout, (want, got) in enumerate(zip(alone[model, tuple(options)], together[layout][0], strict=True)):
-        assert without_times(got.rollout) == pytest.approx(without_times(want.rollout), abs=1e-5), f"rollout {rollout}"
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_equals_one_process(name, alone, together):
+    for rollout, (want, got) in enumerate(zip(alone[LAYOUTS[name].compared_with], together[name][0], strict=True)):
+        assert comparable(got.rollout) == pytest.approx(comparable(want.rollout), abs=1e-5), f"rollout {rollout}"
         for step, (want_step, got_step) in enumerate(zip(want.steps, got.steps, strict=True)):
-            assert got_step == pytest.approx(want_step, abs=1e-5, rel=1e-5), f"rollout {rollout}, step {step}"
+            assert comparable(got_step) == pytest.approx(comparable(want_step), abs=1e-5, rel=1e-5), f"rollout {rollout}, step {step}"
 
 
-@pytest.mark.parametrize("layout", [name for name, (ranks, *_) in LAYOUTS.items() if ranks > 1])
-def test_every_rank_reports_the_same(layout, together):
-    first, *others = together[layout]
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.ranks > 1])
+def test_every_rank_reports_the_same(name, together):
+    first, *others = together[name]
     for other in others:
         assert other == first
 
 
 def test_training_has_an_effect(alone):
-    first, second = alone["dense", ()]
+    first, second = alone[LAYOUTS["DP2"].compared_with]
     assert abs(first.rollout["rollout/log_probs"] - second.rollout["rollout/log_probs"]) > 1e-3
+
+
+def test_balancing_losses_have_an_effect(alone):
+    plain, balanced = (alone[LAYOUTS[name].compared_with][0].steps[0] for name in ("MoE DP2, one sample a row", "MoE DP2 with balancing losses"))
+    assert balanced["train/loss"] == pytest.approx(plain["train/loss"], abs=1e-5)
+    assert abs(balanced["train/grad_norm"] - plain["train/grad_norm"]) > 1e-4
