@@ -46,15 +46,15 @@ def training_data(
     """Columns of one entry a sample; the same that users' conversions return."""
     for sample in samples:
         sample.check()
-        if not sample.tokens:
-            raise SampleError(f"{sample.name} has no tokens")
+        if not sample.prompt_length:
+            raise SampleError(f"{sample.name} has no token before its response, so nothing predicts the first of it")
     data = {
         "tokens": [s.tokens for s in samples],
         "response_lengths": [s.response_length for s in samples],
         "loss_masks": [_loss_mask(s) for s in samples],
         "rewards": list(rewards),
         "raw_reward": list(raw_rewards),
-        "truncated": [s.status is Status.TRUNCATED for s in samples],
+        "truncated": [s.status == Status.TRUNCATED for s in samples],
         "group_indices": [s.group_index for s in samples],
         "sample_indices": [i if s.index is None else s.index for i, s in enumerate(samples)],
     }
@@ -160,7 +160,7 @@ def _completed(data: Any) -> dict[str, Sequence[Any]]:
         if len(values) != total:
             raise RolloutError(f"{CONVERT}: {name} has {len(values)} entries, tokens has {total}")
     for i, (tokens, n) in enumerate(zip(data["tokens"], data["response_lengths"], strict=True)):
-        if not 0 <= n <= len(tokens) or not len(tokens):
+        if not 0 <= n < len(tokens):  # a token before the response predicts its first
             raise RolloutError(f"{CONVERT}: entry {i} has {len(tokens)} tokens and a response of {n}")
         for name in {"loss_masks", "rollout_log_probs"} & data.keys():
             if len(data[name][i]) != n:

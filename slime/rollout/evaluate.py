@@ -28,7 +28,7 @@ def evaluate(generator: Generator, args: Config, rollout_id: int) -> RolloutFnEv
         samples = flatten(finished)
         data[name] = {
             "rewards": [score(sample.name, sample.reward, job.args.eval_reward_key) for sample in samples],
-            "truncated": [sample.status is Status.TRUNCATED for sample in samples],
+            "truncated": [sample.status == Status.TRUNCATED for sample in samples],
             "samples": samples,
         }
     return RolloutFnEvalOutput(data)

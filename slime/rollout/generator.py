@@ -100,18 +100,22 @@ class Generator:
         return await all_of(self._group(group, job, custom, hook) for group in groups)
 
     async def _group(self, group: list[Sample], job: Job, custom: Callable | None, hook: Callable | None) -> Group:
-        for sample in group:
+        """Generates what of the group is not finished: some of it may be, when it was handed back to the data source."""
+        waiting = {i: sample for i, sample in enumerate(group) if sample.status not in FINISHED.values()}
+        for sample in waiting.values():
             sample.rollout_id = job.rollout_id
-        if custom is None:
-            await self._sample(group, job)
-            members = group
-        else:
-            members = await all_of(self._customised(sample, job, custom) for sample in group)
+        members: list[Sample | list[Sample]] = list(group)
+        if custom is not None:
+            made = await all_of(self._customised(sample, job, custom) for sample in waiting.values())
+            for i, member in zip(waiting, made, strict=True):
+                members[i] = member
+        elif waiting:
+            await self._sample(list(waiting.values()), job)
         await self._grade(members, job)
         return members if hook is None else [await self._hooked(member, job, hook) for member in members]
 
     async def _sample(self, group: list[Sample], job: Job) -> None:
-        """Fills the samples of a group, by one request when they have one prompt in common."""
+        """Fills samples of a group, by one request when they have one prompt in common."""
         prompts = [self._prompt_ids(sample) for sample in group]
         if all(prompt == prompts[0] for prompt in prompts):
             await self._request(group, prompts[0], job)
@@ -151,7 +155,7 @@ class Generator:
 
     def _prompt_ids(self, sample: Sample) -> list[int]:
         if sample.tokens:
-            return sample.tokens
+            return sample.tokens[: sample.prompt_length]
         if not isinstance(sample.prompt, str):
             raise RolloutError(
                 f"{sample.name}: the prompt is a list of messages without tokens; give --apply-chat-template, or a"
@@ -203,7 +207,8 @@ class Generator:
 
 
 def fill(sample: Sample, prompt: list[int], tokens: list[int], log_probs: list[float]) -> None:
-    """Writes a response into a sample; its lengths then agree."""
+    """Writes a response into a sample, in place of any that it had."""
     sample.tokens = prompt + tokens
     sample.response_length = len(tokens)
     sample.rollout_log_probs = log_probs
+    sample.loss_mask = sample.reward = None

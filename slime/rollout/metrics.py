@@ -35,7 +35,7 @@ def rollout_metrics(
     metrics = {
         **_of_responses("rollout", samples),
         "rollout/raw_reward": float(np.mean(raw_rewards)),
-        "rollout/truncated_ratio": _share(sample.status is Status.TRUNCATED for sample in samples),
+        "rollout/truncated_ratio": _share(sample.status == Status.TRUNCATED for sample in samples),
         **_zero_std(samples, raw_rewards),
         **_prefix_cache(samples),
         "perf/rollout_time": seconds,

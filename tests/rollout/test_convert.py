@@ -143,9 +143,10 @@ def test_a_mask_that_is_too_short(make_config: Callable[..., Config]) -> None:
         convert(make_config(), [finished(0, [3]), finished(1, [4, 5], loss_mask=[1])])
 
 
-def test_a_sample_without_tokens(make_config: Callable[..., Config]) -> None:
-    with pytest.raises(SampleError, match=r"sample 1 .*has no tokens"):
-        convert(make_config(), [finished(0, [3]), Sample(index=1, group_index=0)])
+@pytest.mark.parametrize("lengths", [{}, {"tokens": [3], "response_length": 1}])
+def test_a_sample_without_a_prompt(make_config: Callable[..., Config], lengths: dict) -> None:
+    with pytest.raises(SampleError, match=r"sample 1 .*has no token before its response"):
+        convert(make_config(), [finished(0, [3]), Sample(index=1, group_index=0, **lengths)])
 
 
 def test_no_samples(make_config: Callable[..., Config]) -> None:

@@ -87,6 +87,21 @@ def test_prompts_that_differ_within_a_group(make_config: MakeConfig, open_genera
     assert [sample.prompt_length for sample in group] == [6, 7]
 
 
+@pytest.mark.parametrize("custom", [None, f"{HOOKS}.generate_over_http"])
+def test_of_a_group_handed_back_only_unfinished_samples_are_generated(
+    make_config: MakeConfig, open_generator: Open, custom: str | None
+) -> None:
+    done = Sample(group_index=0, index=0, rollout_id=1, tokens=[4, 5, 6], response_length=1, reward=0.5, label="")
+    done.status = Status.COMPLETED
+    aborted = Sample(group_index=0, index=1, rollout_id=1, tokens=[4, 5, 7], response_length=1, label="")
+    aborted.status = Status.ABORTED
+    options = {} if custom is None else {"custom_generate_function_path": custom}
+    ((first, second),) = roll(open_generator(make_config(**options)), Groups([done, aborted]), rollout_id=2).samples
+    assert (first.tokens, first.reward, first.rollout_id) == ([4, 5, 6], 0.5, 1)
+    assert (second.tokens[:2], second.rollout_id) == ([4, 5], 2)
+    assert second.status in (Status.COMPLETED, Status.TRUNCATED)
+
+
 def test_messages_that_nobody_rendered(make_config: MakeConfig, open_generator: Open) -> None:
     config = open_generator(make_config("--no-apply-chat-template"))
     with pytest.raises(RolloutError, match=r"sample 0 .*list of messages without tokens; give --apply-chat-template"):
