@@ -100,7 +100,7 @@ class Generator:
         return await all_of(self._group(group, job, custom, hook) for group in groups)
 
     async def _group(self, group: list[Sample], job: Job, custom: Callable | None, hook: Callable | None) -> Group:
-        """Generates what of the group is not finished: some of it may be, when it was handed back to the data source."""
+        """Generates what of the group is not finished: one that was handed back to the source may be, in part."""
         waiting = {i: sample for i, sample in enumerate(group) if sample.status not in FINISHED.values()}
         for sample in waiting.values():
             sample.rollout_id = job.rollout_id
