@@ -13,11 +13,11 @@ limits = st.one_of(
     st.builds(lambda n: {"micro_batch_size": n}, st.integers(1, 9)),
     st.builds(lambda n: {"max_tokens": n}, st.integers(1, 700)),
 )
+
+
 @given(lengths_of_rollouts, st.integers(1, 6), st.integers(1, 9), limits, st.booleans(), st.integers(1, 4))
 def test_properties(lengths, dp_size, num_steps, limit, balance, multiple):
-    ranks = plan(
-        lengths, dp_size=dp_size, num_steps=num_steps, balance=balance, micro_batch_multiple=multiple, **limit
-    )
+    ranks = plan(lengths, dp_size=dp_size, num_steps=num_steps, balance=balance, micro_batch_multiple=multiple, **limit)
     assert len(ranks) == dp_size
     assert sorted(s for rank in ranks for s in rank.samples) == list(range(len(lengths)))
 
