@@ -39,8 +39,8 @@ find_python() {
     fail "needs Python 3.11, 3.12 or 3.13, found none${PYTHON:+ at PYTHON=$PYTHON}. Install one and run this again:\n  apt-get install python3 python3-venv"
 }
 
-fingerprint() { # of everything that decides what is installed
-    { echo "$KIND $DEV"; cat requirements/*.txt pyproject.toml scripts/install.sh; } | sha256sum | cut -d' ' -f1
+fingerprint() { # of everything that decides what is installed, but for --dev
+    { echo "$KIND"; cat requirements/*.txt pyproject.toml scripts/install.sh; } | sha256sum | cut -d' ' -f1
 }
 
 megabytes() { du -sm "$VENV" 2>/dev/null | cut -f1; }
@@ -89,10 +89,13 @@ pip_install() { # a stage that was interrupted may have left half a package, so 
 
 PRINT=$(fingerprint)
 STAMP=$VENV/.slime-installed
-if [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$PRINT" ] && [ -x "$VENV/bin/python" ]; then
+INSTALLED="" INSTALLED_DEV=""
+[ ! -f "$STAMP" ] || read -r INSTALLED INSTALLED_DEV < "$STAMP" || true
+if [ "$INSTALLED" = "$PRINT" ] && [ -x "$VENV/bin/python" ] && [ "${DEV:-$INSTALLED_DEV}" = "$INSTALLED_DEV" ]; then
     echo "$VENV is up to date"
     exit 0
 fi
+DEV=${DEV:-$INSTALLED_DEV}
 
 exec 9< . # one install at a time: the lock is on this directory, and leaves no file
 if command -v flock > /dev/null && ! flock -n 9; then
@@ -133,5 +136,5 @@ else
 fi
 pip_install "slime" --no-deps --no-build-isolation --editable .
 run_stage "checking what is installed" "$VENV/bin/python" -m slime.doctor --imports
-echo "$PRINT" > "$STAMP"
+echo "$PRINT $DEV" > "$STAMP"
 echo "$VENV is ready: $((SECONDS - BEGAN)) s, $(megabytes) MB. Next: bash scripts/quickstart.sh"

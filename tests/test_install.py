@@ -1,0 +1,113 @@
+"""scripts/install.sh: what it says when it cannot go on, and that an interrupted install is completed. Takes 5 s.
+
+pip itself is replaced by a script that notes how it was called; the real install is what runs these tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FAKE_PYTHON = """\
+    #!/bin/sh
+    # Stands for the interpreter of a virtual environment: pip installs nothing, and fails at Megatron while the file `broken` is there.
+    here=$(dirname "$0")
+    case "$*" in
+        "-m pip --version") exit 0 ;;
+        *) echo "$*" >> "$here/calls" ;;
+    esac
+    case "$*" in
+        *megatron*) if [ -f "$here/broken" ]; then echo "ERROR: connection lost"; exit 1; fi ;;
+    esac
+"""
+
+
+def install(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "scripts/install.sh", *arguments],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "pyvenv.cfg").touch()
+    python = tmp_path / "bin" / "python"
+    python.write_text(textwrap.dedent(FAKE_PYTHON))
+    python.chmod(0o755)
+    return tmp_path
+
+
+def calls(venv: Path) -> list[str]:
+    log = venv / "bin" / "calls"
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return lines
+
+
+def test_a_broken_install_says_so_and_is_completed_by_the_next_run(venv):
+    (venv / "bin" / "broken").touch()
+    first = install(str(venv))
+    assert first.returncode == 1
+    assert "[3/6] Megatron-core failed" in first.stderr
+    assert "ERROR: connection lost" in first.stderr
+    assert "run this again to go on where it stopped" in first.stderr
+    assert len(calls(venv)) == 3
+
+    (venv / "bin" / "broken").unlink()
+    second = install(str(venv))
+    assert second.returncode == 0, second.stderr
+    made = calls(venv)
+    assert [("--force-reinstall" in call) for call in made] == [False, False, True, False, False, False]
+    assert "torch==2." in made[0], "torch comes first and exactly"
+    assert made[-1] == "-m slime.doctor --imports"
+
+    third = install(str(venv))
+    assert third.returncode == 0
+    assert third.stdout.strip() == f"{venv} is up to date"
+    assert calls(venv) == []
+
+
+def test_what_tests_need_is_added_to_what_is_there(venv):
+    install(str(venv))
+    calls(venv)
+    install("--dev", str(venv))
+    assert any("requirements/dev.txt" in call for call in calls(venv))
+    install(str(venv))
+    assert calls(venv) == [], "more than was asked for is there already"
+
+
+def test_without_a_fitting_python_it_says_what_to_install(tmp_path):
+    said = install(str(tmp_path / "venv"), PYTHON="/nonexistent/python")
+    assert said.returncode == 1
+    assert "needs Python 3.11, 3.12 or 3.13, found none at PYTHON=/nonexistent/python" in said.stderr
+    assert "apt-get install" in said.stderr
+
+
+def test_without_the_venv_module_it_says_what_to_install(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncase "$2" in *version_info*) echo 3.12 ;; *) exit 1 ;; esac\n')
+    python.chmod(0o755)
+    said = install(str(tmp_path / "venv"), PYTHON=str(python))
+    assert said.returncode == 1
+    assert "apt-get install python3.12-venv" in said.stderr
+
+
+def test_a_directory_that_is_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    said = install(str(tmp_path))
+    assert said.returncode == 1
+    assert "is no virtual environment" in said.stderr
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_an_unknown_option_is_an_error():
+    said = install("--develop")
+    assert said.returncode == 2
+    assert "unknown option --develop" in said.stderr
