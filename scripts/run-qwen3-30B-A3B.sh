@@ -18,10 +18,11 @@ GPUS_PER_NODE=${GPUS_PER_NODE:-8}
 NODE_RANK=${NODE_RANK:-0}                        # 0 starts Ray and submits the job; the others join it
 MASTER_ADDR=${MASTER_ADDR:-}                     # address of node 0 that the other nodes can reach
 RAY_PORT=${RAY_PORT:-6379}
+DASHBOARD_PORT=${DASHBOARD_PORT:-8265}           # of node 0, on its loopback: where the job is submitted
 PYTHON=${PYTHON:-python3}
 
 die() { echo "run-qwen3-30B-A3B.sh: $*" >&2; exit 2; }
-for name in NUM_NODES GPUS_PER_NODE NODE_RANK RAY_PORT; do
+for name in NUM_NODES GPUS_PER_NODE NODE_RANK RAY_PORT DASHBOARD_PORT; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name is '${!name}', not a number"
 done
 ((NUM_NODES >= 1 && GPUS_PER_NODE >= 1)) || die "NUM_NODES and GPUS_PER_NODE must be at least 1"
@@ -158,8 +159,9 @@ fi
 # Ray asks everyone who connects for a token: the same file on all nodes, readable by its owner only.
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}
 if [[ ! -s $RAY_AUTH_TOKEN_PATH ]]; then
-    ((NUM_NODES == 1)) || die "there is no $RAY_AUTH_TOKEN_PATH: make it once with 'ray get-auth-token --generate', copy it to all nodes"
-    ray get-auth-token --generate >/dev/null
+    ((NUM_NODES == 1)) || die "there is no $RAY_AUTH_TOKEN_PATH: write a random text to it, the same on all nodes"
+    mkdir -p "$(dirname "$RAY_AUTH_TOKEN_PATH")"
+    (umask 077 && "$PYTHON" -c 'import secrets; print(secrets.token_hex(32), end="")' >"$RAY_AUTH_TOKEN_PATH")
 fi
 
 if ((NODE_RANK > 0)); then
@@ -167,15 +169,15 @@ if ((NODE_RANK > 0)); then
 fi
 
 # In the background and blocking, so that what was started here, and nothing else, ends with this script.
-HEAD_ARGS=(--node-ip-address "$MASTER_ADDR" --port "$RAY_PORT" --num-gpus "$GPUS_PER_NODE" --disable-usage-stats)
-ray start --head "${HEAD_ARGS[@]}" --block &
+HEAD_ARGS=(--node-ip-address "$MASTER_ADDR" --port "$RAY_PORT" --dashboard-port "$DASHBOARD_PORT")
+ray start --head "${HEAD_ARGS[@]}" --num-gpus "$GPUS_PER_NODE" --disable-usage-stats --block &
 head_pid=$!
 trap 'kill "$head_pid" 2>/dev/null; wait "$head_pid" || true' EXIT
-DASHBOARD=http://127.0.0.1:8265
-for ((second = 0; ; second++)); do
-    ray job list --address "$DASHBOARD" &>/dev/null && break
+DASHBOARD=http://127.0.0.1:$DASHBOARD_PORT
+deadline=$((SECONDS + 120))
+until answer=$(ray job list --address "$DASHBOARD" 2>&1); do
     kill -0 "$head_pid" 2>/dev/null || die "Ray did not start; its own message is above"
-    ((second < 120)) || die "Ray's job server at $DASHBOARD did not answer within two minutes"
+    ((SECONDS < deadline)) || die "Ray's job server at $DASHBOARD does not answer (it needs ray[default]): ${answer##*$'\n'}"
     sleep 1
 done
 
