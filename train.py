@@ -4,14 +4,16 @@ The whole algorithm is the loop of `train`. What it passes around are references
 never come by here. With --async-depth 1 the next rollout is generated while this one is trained on; nothing else changes.
 """
 
-import sys
+from __future__ import annotations
 
-from slime.cluster.job import Job
-from slime.cluster.placement import PlacementError
-from slime.cluster.session import Session
-from slime.cluster.wait import ActorFailed, Stalled
+import sys
+from typing import TYPE_CHECKING
+
 from slime.config import Config, from_command_line
 from slime.observe import Console, Recorder, RunDir, RunDirError, TrackerError, make_trackers, print_summary
+
+if TYPE_CHECKING:
+    from slime.cluster.job import Job
 
 
 def train(config: Config, job: Job, recorder: Recorder) -> None:
@@ -44,6 +46,12 @@ def train(config: Config, job: Job, recorder: Recorder) -> None:
 
 def main() -> None:
     config = from_command_line()
+    # Ray takes a second to import, which --help, --check and a misspelled option need not wait for.
+    from slime.cluster.job import Job
+    from slime.cluster.placement import PlacementError
+    from slime.cluster.session import Session
+    from slime.cluster.wait import ActorFailed, Stalled
+
     console = Console()
     try:
         run = RunDir.create(config.run_dir)

@@ -1,0 +1,212 @@
+"""train.py as a user runs it: real Ray, Megatron, SGLang and router, in processes of their own, on the `sort` task.
+
+The thresholds are those that all of 12 runs with different seeds passed with room to spare, and that neither a broken weight sync
+(rewards stay near .35 to .4) nor random rewards reach.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from slime.observe import RunDir, read_metrics
+from slime.tiny import Tiny, make_tiny
+
+REPOSITORY = Path(__file__).parents[1]
+RUN_S = 420.0  # a run takes 40 s on two idle cores
+END_S = 30.0
+MARK = "SLIME_TEST_RUN"
+
+
+@contextmanager
+def driver(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """train.py, writing to tmp_path/output; all that it starts inherits the mark."""
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "train.py", *options, "--run-dir", str(tmp_path / "run")],
+            cwd=REPOSITORY,
+            env={**os.environ, MARK: str(tmp_path), "OMP_NUM_THREADS": "1", "COLUMNS": "100"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+            for left in marked(tmp_path):
+                left.kill()
+
+
+def train(tmp_path: Path, *options: str) -> str:
+    """Runs to the end, successfully; returns what it printed."""
+    with driver(tmp_path, *options) as process:
+        status = process.wait(RUN_S)
+        output = (tmp_path / "output").read_text()
+        assert status == 0, output
+        assert "is not in docs/metrics.md" not in output
+        assert_nothing_left(tmp_path)
+    return output
+
+
+def marked(tmp_path: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(tmp_path) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def assert_nothing_left(tmp_path: Path) -> None:
+    deadline = time.monotonic() + END_S
+    while left := marked(tmp_path):
+        assert time.monotonic() < deadline, f"still running: {[process.cmdline() for process in left]}"
+        time.sleep(0.2)
+
+
+def wait_for(path: Path, pattern: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + RUN_S
+    while not (path.exists() and re.search(pattern, path.read_text(), re.MULTILINE)):
+        text = path.read_text() if path.exists() else ""
+        assert process.poll() is None, f"ended with {process.returncode}:\n{text}"
+        assert time.monotonic() < deadline, f"no {pattern!r} after {RUN_S:g} s:\n{text}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def sort(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return make_tiny(tmp_path_factory.mktemp("sort") / "tiny", "sort")
+
+
+@pytest.fixture(scope="module")
+def cold_start(sort: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model after 500 steps of supervised fine-tuning, by the framework itself."""
+    tmp_path = tmp_path_factory.mktemp("cold-start")
+    model = tmp_path / "model"
+    options = ["--hf-checkpoint", str(sort.model), "--prompt-data", str(sort.sft), "--save-hf", str(model)]
+    train(tmp_path, "--config", "configs/tiny-sft.yaml", *options, "--num-rollout", "50")
+    losses = [row["train/loss"] for row in read_metrics(tmp_path / "run") if "train/loss" in row]
+    assert len(losses) == 500
+    assert losses[-1] < 0.3 * losses[0]
+    return model
+
+
+@pytest.fixture(scope="module")
+def grpo(sort: Tiny, cold_start: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options of a run of 30 steps of 16 prompts x 8."""
+    # Held-out answers are graded by what is right, whatever the training rewards are.
+    held_out = tmp_path_factory.mktemp("eval") / "eval.yaml"
+    held_out.write_text(
+        json.dumps({"datasets": [{"name": "sort", "path": str(sort.heldout), "rm_type": "exact_match"}]})
+    )
+    return [
+        *("--config", "configs/tiny-grpo.yaml", "--hf-checkpoint", str(cold_start), "--prompt-data", str(sort.train)),
+        *("--eval-prompt-data", "--eval-config", str(held_out)),
+        *("--num-rollout", "30", "--rollout-batch-size", "16", "--rollout-max-response-len", "8"),
+    ]
+
+
+DECOUPLED = ["--no-colocate", "--actor-num-gpus-per-node", "1", "--rollout-num-gpus", "1"]
+
+
+def shortcomings(run_dir: Path) -> list[str]:
+    """What a run lacks of having learnt."""
+    rows = read_metrics(run_dir)
+    rewards = [row["rollout/raw_reward"] for row in rows if "rollout/raw_reward" in row]
+    held_out = [row["eval/sort"] for row in rows if "eval/sort" in row]
+    first, last = sum(rewards[:3]) / 3, sum(rewards[-5:]) / 5
+    checks = {
+        f"30 steps, not {len(rewards)}": len(rewards) == 30,
+        f"rewards of the first 3 steps below .55, not {first:.3f}": first < 0.55,
+        f"rewards of the last 5 steps at least .70, not {last:.3f}": last >= 0.70,
+        f"a rise of .30, not {last - first:.3f}": last - first >= 0.30,
+        f"held-out accuracy of at least .60, not {held_out[-1]:.3f}": held_out[-1] >= 0.60,
+    }
+    return [text for text, met in checks.items() if not met]
+
+
+@pytest.mark.parametrize("placement", [pytest.param([], id="colocated"), pytest.param(DECOUPLED, id="decoupled")])
+def test_learns(grpo, tmp_path, placement):
+    output = train(tmp_path, *grpo, *placement)
+    assert shortcomings(tmp_path / "run") == []
+    differences = [
+        row["train/train_rollout_logprob_abs_diff_max"]
+        for row in read_metrics(tmp_path / "run")
+        if "train/train_rollout_logprob_abs_diff_max" in row
+    ]
+    assert len(differences) == 30
+    assert max(differences) < 1e-4
+    assert RunDir.open(tmp_path / "run").read_samples().keys() >= {0, 30}
+    assert str(tmp_path / "run") in output
+
+
+def test_learns_one_step_ahead(grpo, tmp_path):
+    train(tmp_path, *grpo, *DECOUPLED, "--async-depth", "1")
+    assert shortcomings(tmp_path / "run") == []
+
+
+def test_random_rewards_teach_nothing(grpo, tmp_path):
+    train(tmp_path, *grpo, "--rm-type", "random")
+    assert shortcomings(tmp_path / "run") != []
+
+
+def test_tensor_parallel_training_into_two_engines(grpo, tmp_path):
+    """The comparison stops the run if the engines have other weights than the trainers after any update."""
+    options = ["--no-colocate", "--tensor-model-parallel-size", "2", "--rollout-num-gpus", "2", "--cpu-slots", "4"]
+    train(tmp_path, *grpo, *options, "--num-rollout", "2", "--skip-eval-before-train", "--check-weight-update-equal")
+    rows = read_metrics(tmp_path / "run")
+    assert sum("rollout/raw_reward" in row for row in rows) == 2
+
+
+def test_killed_driver_leaves_nothing(grpo, tmp_path):
+    shared_before = set(os.listdir("/dev/shm"))
+    with driver(tmp_path, *grpo, *DECOUPLED) as process:
+        wait_for(tmp_path / "run" / "metrics.jsonl", "train/loss", process)
+        assert len(marked(tmp_path)) > 5
+        process.kill()
+        process.wait()
+        assert_nothing_left(tmp_path)
+    assert set(os.listdir("/dev/shm")) <= shared_before
+
+
+def test_interrupt_ends_everything_and_says_so(grpo, tmp_path):
+    with driver(tmp_path, *grpo) as process:
+        wait_for(tmp_path / "run" / "metrics.jsonl", "train/loss", process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(END_S) == 130
+        assert_nothing_left(tmp_path)
+    assert "Traceback" not in (tmp_path / "output").read_text()
+
+
+def test_dead_engine_ends_the_run_as_its_cause(grpo, tmp_path):
+    with driver(tmp_path, *grpo) as process:
+        wait_for(tmp_path / "run" / "metrics.jsonl", "train/loss", process)
+        (scheduler,) = [p for p in marked(tmp_path) if "sglang::scheduler" in " ".join(p.cmdline())]
+        scheduler.kill()
+        assert process.wait(90) == 1
+        assert_nothing_left(tmp_path)
+    output = (tmp_path / "output").read_text()
+    assert "engine 0 has ended unasked" in output
+    assert "Traceback (most recent call last):\n  File \"" + str(REPOSITORY / "train.py") not in output
+
+
+def test_too_many_devices(grpo, tmp_path):
+    with driver(tmp_path, *grpo, "--actor-num-gpus-per-node", "64", "--rollout-num-gpus", "64") as process:
+        assert process.wait(60) == 1
+    output = (tmp_path / "output").read_text()
+    assert re.search(r"needs 64 devices .*the cluster has \d+", output)
+    assert "Traceback" not in output
