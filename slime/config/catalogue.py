@@ -25,13 +25,9 @@ COMMANDS = ("config", "check", "help", "help_all")
 @functools.cache
 def passed_through(family: str) -> dict[str, Option]:
     """Name -> option of an installed library that can be set here. Raises NotInstalled."""
-    hidden = READERS[family].RESERVED
-    options = {name: option for name, option in READERS[family].read().items() if option.name not in hidden}
-    return (
-        options
-        if family != "megatron"
-        else {name: o for name, o in options.items() if name not in OWN and o.name not in OWN}
-    )
+    hidden = {*READERS[family].RESERVED, *(OWN if family == "megatron" else ())}  # Megatron's names have no prefix
+    options = READERS[family].read()
+    return {name: option for name, option in options.items() if not {name, option.name} & hidden}
 
 
 def family_of(name: str) -> str:
@@ -62,21 +58,16 @@ def explain_unknown(name: str) -> tuple[str, str]:
         return "known to scripts in this field, not supported by this version yet", "leave it out"
     if owner := READERS[family].RESERVED.get(name.removeprefix(f"{family}_")):
         return "is not set here", f"it follows from {owner}"
+    near = nearest(name)
     try:
         passed_through(family)
     except NotInstalled as error:
-        if family != "megatron" or not nearest(name):
-            return (
-                f"unknown option; options of {family} can only be checked where it is installed: {error}",
-                "install it",
-            )
-    near = nearest(name)
-    return (
-        "unknown option",
-        f"did you mean {' or '.join(near)}?"
-        if near
-        else "--help lists the options, --help-all those of the libraries, too",
+        if family != "megatron" or not near:  # without a prefix it is more likely one of ours, misspelled
+            return "unknown option", f"if it is one of {family}: {error}, and only there could it be checked"
+    fix = (
+        f"did you mean {' or '.join(near)}?" if near else "--help lists the options, --help-all those of libraries, too"
     )
+    return "unknown option", fix
 
 
 def nearest(name: str, count: int = 3) -> list[str]:

@@ -22,7 +22,6 @@ class Given:
     name: str
     value: Any
     where: str
-    on_command_line: bool = False
 
 
 @dataclass
@@ -39,65 +38,51 @@ def scan(argv: list[str]) -> CommandLine:
     line = CommandLine()
     words = list(argv)
     while words:
-        word = words.pop(0)
-        if word == "-h":
-            word = "--help"
+        word = "--help" if words[0] == "-h" else words[0]
+        del words[0]
         if not word.startswith("--") or word == "--":
-            line.problems.append(
-                Problem(
-                    word, "is no option and belongs to none", "options start with --; quote values that hold spaces"
-                )
-            )
+            fix = "options start with --; quote values that hold spaces"
+            line.problems.append(Problem(word, "is no option and belongs to none", fix))
             continue
         flag, equals, attached = word.partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
         values = [attached] if equals else []
         while not equals and words and not words[0].startswith("--"):
             values.append(words.pop(0))
-        match name:
+        match flag.removeprefix("--").replace("-", "_"):
             case "config":
                 line.files += values
                 if not values:
-                    line.problems.append(Problem("--config", "needs a file", "--config configs/tiny-grpo.yaml"))
+                    line.problems.append(Problem(flag, "needs a file", "--config configs/tiny-grpo.yaml"))
             case "check":
                 line.check = True
-            case "help" | "help_all":
-                line.help = values if name == "help" else ["all"]
-            case _:
+            case "help":
+                line.help = values
+            case "help_all":
+                line.help = ["all"]
+            case name:
                 _take(line, flag, name, values)
     return line
 
 
 def _take(line: CommandLine, flag: str, name: str, values: list[str]) -> None:
-    found = catalogue.find(name)
-    if found is None:  # unknown, or an older name: its values are whatever follows
-        line.given.append(Given(name, _single(values), flag, on_command_line=True))
-        return
-    option, negated = found
-    taken: Any = values
-    if option.is_switch:
-        if negated and values:
-            line.problems.append(Problem(flag, f"takes no value, but {values[0]!r} follows"))
-            return
-        taken, extra = (values[0] if values else not negated), values[1:]
-    elif option.is_list:
-        taken, extra = values[0] if len(values) == 1 and option.takes_single_value else values, []
+    """Adds the option to the line with as many values as it takes, or says that it was given others."""
+    option, negated = catalogue.find(name) or (None, False)
+    if option is None:  # unknown, or an older name: its values are whatever follows
+        taken: Any = True if not values else values[0] if len(values) == 1 else values
+        line.given.append(Given(name, taken, flag))
+    elif option.is_list and not (len(values) == 1 and option.takes_single_value):
+        line.given.append(Given(option.full_name, values, flag))
+    elif option.is_switch and not values:
+        line.given.append(Given(option.full_name, not negated, flag))
+    elif negated:
+        line.problems.append(Problem(flag, "takes no value", f"write {flag} alone"))
     elif not values:
         line.problems.append(Problem(flag, f"needs a value: {flag} {option.unit}", option.help))
-        return
+    elif len(values) > 1:
+        fix = "quote a value that holds spaces"
+        line.problems.append(Problem(flag, f"takes one value, but {len(values)} words follow", fix))
     else:
-        taken, extra = values[0], values[1:]
-    if extra:
-        fix = "quote a value that holds spaces" if not option.is_switch else f"{flag} is a switch"
-        line.problems.append(
-            Problem(flag, f"takes one value, but {' '.join(map(repr, extra))} follows {values[0]!r}", fix)
-        )
-        return
-    line.given.append(Given(option.full_name, taken, flag, on_command_line=True))
-
-
-def _single(values: list[str]) -> Any:
-    return True if not values else values[0] if len(values) == 1 else values
+        line.given.append(Given(option.full_name, values[0], flag))
 
 
 def translate(given: list[Given], engine_size: Any) -> tuple[list[Given], list[str]]:
@@ -116,7 +101,7 @@ def translate(given: list[Given], engine_size: Any) -> tuple[list[Given], list[s
                 continue  # a switch that is off asks for nothing
             value = one.value if value is None else engine_size if value == "engine-size" else value
             notes.append(f"{one.where} is now --{today}{'' if value is True else f' {_shown(value)}'}; taken as such.")
-            kept.append(Given(today.replace("-", "_"), value, one.where, one.on_command_line))
+            kept.append(Given(today.replace("-", "_"), value, one.where))
         else:
             kept.append(one)
     return kept, list(dict.fromkeys(notes))

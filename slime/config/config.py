@@ -59,6 +59,8 @@ class Config(BaseModel):
 
     def __getattr__(self, name: str) -> Any:
         """An option of any section by its name, or of a library as it was set (`sglang_dtype`, `recompute_method`)."""
+        if name.startswith("_") or name in type(self).model_fields:  # Python's own questions, also while unpickling
+            raise AttributeError(name)
         if section := SECTION_OF.get(name):
             return getattr(getattr(self, section), name)
         family = family_of(name)

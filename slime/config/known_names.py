@@ -33,11 +33,12 @@ NOT_YET = frozenset(
     """.split()
 )
 
+_GRADERS = ("deepscaler", "dapo", "math", "f1", "gpqa", "ifbench", "remote_rm")
 NOT_YET_VALUES: dict[str, frozenset[str]] = {
     "update_weight_transport": frozenset({"disk"}),
     "advantage_estimator": frozenset({"gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"}),
     "loss_type": frozenset({"custom_loss"}),
-    "rm_type": frozenset({"deepscaler", "dapo", "math", "f1", "gpqa", "ifbench", "remote_rm"}),
+    "rm_type": frozenset({*_GRADERS, *(f"boxed_{grader}" for grader in _GRADERS)}),
 }
 
 NO_EFFECT = {

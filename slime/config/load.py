@@ -7,7 +7,6 @@ earlier one found sound, so that no problem is the mere consequence of another.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from slime.config.config import Config
 from slime.config.derive import derive
 from slime.config.errors import ConfigError, Problem
 from slime.config.known_names import NOT_YET_VALUES
-from slime.config.option import REQUIRED
+from slime.config.option import REQUIRED, Option
 from slime.config.rules import COHERENCE
 from slime.config.section import FrozenDict
 from slime.config.sections import SECTIONS
@@ -41,8 +40,8 @@ def load(argv: list[str]) -> Config:
 
 @dataclass
 class Resolution:
-    """`config` is there even if there are problems, with defaults in place of what is wrong or missing: the options
-    named in `unsound`."""
+    """What was made of a command line. `config` is there even if there are problems: with defaults for the options that
+    are wrong or missing, which `unsound` names."""
 
     config: Config
     unsound: set[str]
@@ -52,61 +51,64 @@ class Resolution:
 
 def resolve(line: CommandLine) -> Resolution:
     problems = list(line.problems)
-    given: dict[str, Given] = {}
-    for source in [*map(files.read, line.files), (line.given, [])]:
-        problems += source[1]
-        for one in source[0]:
-            given.pop(one.name, None)  # the last one wins, and goes last, also among several names of one option
-            given[one.name] = one
-    name, directory = given.get("run_name"), given.get("run_dir")
-    if name and name.on_command_line and directory and not directory.on_command_line:
-        del given["run_dir"]  # a new name for a saved configuration means a new directory, too
-    engine_size = given.get("rollout_num_gpus_per_engine")
-    current, notes = command_line.translate(list(given.values()), engine_size.value if engine_size else 1)
-
-    values, unsound = _parse(current, problems)
+    given = _merge(line, problems)
+    engine_size = next((one.value for one in given if one.name == "rollout_num_gpus_per_engine"), 1)
+    given, notes = command_line.translate(given, engine_size)
+    values, unsound = _parse(given, problems)
     config = _assemble(values, unsound)
     problems += COHERENCE.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
 
 
-def _parse(given: Iterable[Given], problems: list[Problem]) -> tuple[dict[tuple[str, str], Any], set[str]]:
-    """(family, name) -> typed value of each sound option; the others are added to `problems` and named in the set."""
-    values: dict[tuple[str, str], Any] = {}
+def _merge(line: CommandLine, problems: list[Problem]) -> list[Given]:
+    """What the files and then the command line give, each option once; the last one wins."""
+    latest: dict[str, Given] = {}
+    for given, wrong in [*map(files.read, line.files), (line.given, [])]:
+        problems += wrong
+        for one in given:
+            latest.pop(one.name, None)  # so that the last one comes last, also among several names of one option
+            latest[one.name] = one
+    on_command_line = {one.name for one in line.given}
+    if "run_name" in on_command_line and "run_dir" not in on_command_line:
+        latest.pop("run_dir", None)  # a new name for a saved configuration means a new directory, too
+    return list(latest.values())
+
+
+def _parse(given: list[Given], problems: list[Problem]) -> tuple[dict[Option, Any], set[str]]:
+    """The typed value of each sound option, and the names of the others, whose problems are added to `problems`."""
+    values: dict[Option, Any] = {}
     unsound: set[str] = set()
     for one in given:
-        found = catalogue.find(one.name)
-        if found is None:
+        option, negated = catalogue.find(one.name) or (None, False)
+        if option is None:
             problems.append(Problem(one.where, *catalogue.explain_unknown(one.name)))
-            continue
-        option, negated = found
-        if negated:
-            problems.append(Problem(one.where, "is a negation", f"write `{option.full_name.replace('_', '-')}: false`"))
-            continue
-        try:
-            values[option.family, option.name] = option.parse(one.value)
-        except ValueError as error:
-            what, fix = str(error), f"{option.flag} {option.unit}: {option.help}"
-            if str(one.value) in NOT_YET_VALUES.get(option.name, ()):
-                what = f"{one.value!r} is known to scripts in this field, not supported by this version yet"
-                fix = f"choose among {', '.join(option.choices)}"
-            problems.append(Problem(one.where, what, fix))
-            unsound.add(option.name)
+        elif negated:
+            fix = f"write `{option.full_name.replace('_', '-')}: false`"
+            problems.append(Problem(one.where, "is a negation", fix))
+        else:
+            try:
+                values[option] = option.parse(one.value)
+            except ValueError as error:
+                problems.append(_wrong_value(one, option, str(error)))
+                unsound.add(option.full_name)
     for option in catalogue.OWN.values():
-        if option.default is REQUIRED and ("", option.name) not in values and option.name not in unsound:
+        if option.default is REQUIRED and option not in values and option.name not in unsound:
             problems.append(Problem(option.flag, "is required", f"{option.flag} {option.unit}: {option.help}"))
             unsound.add(option.name)
     return values, unsound
 
 
-def _assemble(values: dict[tuple[str, str], Any], unsound: set[str]) -> Config:
-    own = {name: o.default for name, o in catalogue.OWN.items()} | {
-        name: v for (family, name), v in values.items() if not family
-    }
-    own = derive(own, unsound)
+def _wrong_value(one: Given, option: Option, what: str) -> Problem:
+    if str(one.value) in NOT_YET_VALUES.get(option.full_name, ()):
+        what = f"{one.value!r} is known to scripts in this field, not supported by this version yet"
+    return Problem(one.where, what, f"{option.flag} {option.unit}: {option.help}")
+
+
+def _assemble(values: dict[Option, Any], unsound: set[str]) -> Config:
+    own = derive({name: values.get(option, option.default) for name, option in catalogue.OWN.items()}, unsound)
     sections = {title: cls.model_construct(**{n: own[n] for n in cls.model_fields}) for title, cls in SECTIONS.items()}
     passed = {
-        family: FrozenDict({name: value for (owner, name), value in values.items() if owner == family})
+        family: FrozenDict({option.name: value for option, value in values.items() if option.family == family})
         for family in catalogue.READERS
     }
     return Config.model_construct(**sections, **passed)

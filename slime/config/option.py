@@ -28,7 +28,7 @@ _EXPECTED = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Option:
     """`name` has underscores and no prefix; `family` is "" for our own options, else sglang, router or megatron."""
 

@@ -63,8 +63,9 @@ def test_names_are_not_abbreviated():
     [
         (["--lr"], "--lr: needs a value"),
         (["--lr", "--seed", "1"], "--lr: needs a value"),
-        (["--lr", "1", "2"], "--lr: takes one value, but '2' follows '1'"),
-        (["stray"], "takes one value, but 'stray' follows"),
+        (["--lr", "1", "2"], "--lr: takes one value, but 2 words follow"),
+        (["stray"], "--rollout-batch-size: takes one value, but 2 words follow"),
+        (["--seed=1", "stray"], "stray: is no option and belongs to none"),
         (["--colocate", "maybe"], "--colocate: 'maybe' is not true or false"),
         (["--no-colocate", "x"], "--no-colocate: takes no value"),
         (["--config"], "--config: needs a file"),
