@@ -15,7 +15,8 @@ NOT_YET = frozenset(
     freeze-params-name-list megatron-config-path allgather-cp enable-mtp-training
     model-name over-sampling-batch-size dynamic-sampling-filter-path partial-rollout mask-offpolicy-in-partial-rollout
     buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier
-    loss-mask-type use-fault-tolerance
+    loss-mask-type use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
+    rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys start-rollout-id balance-by-flops log-probs-max-tokens-per-gpu
     ref-ckpt-step load save async-save no-save-optim ref-update-interval gamma lambd
     custom-loss-function-path use-rollout-entropy disable-compute-advantages-and-returns custom-advantage-function-path

@@ -1,3 +1,5 @@
+"""The loss, and what a reward becomes on its way into it."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal

@@ -1,3 +1,5 @@
+"""Devices: how many, for which half, and the way of weights between the halves."""
+
 from __future__ import annotations
 
 from typing import Literal

@@ -1,3 +1,5 @@
+"""Prompt files, and how prompts add up to optimizer steps."""
+
 from __future__ import annotations
 
 from slime.config.section import Count, FrozenDict, Hook, Index, Json, Paths, Section, Tokens, option, required

@@ -1,3 +1,5 @@
+"""The SGLang engines and their router, as far as SGLang's own options do not say it."""
+
 from __future__ import annotations
 
 from slime.config.section import Count, Port, Seconds, Section, option
@@ -13,6 +15,3 @@ class Engine(Section):
     sglang_router_port: Port | None = option(None, "Port of the router.", derived="a free one")
     sglang_router_request_timeout_secs: Seconds = option(14400, "Longest time of one generation request.")
     sglang_server_concurrency: Count = option(512, "Requests that one engine is given at a time.")
-    rollout_health_check_interval: Seconds = option(30, "Time between two health checks of an engine.")
-    rollout_health_check_timeout: Seconds = option(30, "An engine that takes longer to answer counts as dead.")
-    rollout_health_check_first_wait: Seconds = option(0, "Time before the first health check.")

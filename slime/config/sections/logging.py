@@ -1,3 +1,5 @@
+"""Trackers, and switches for looking into a run."""
+
 from __future__ import annotations
 
 from typing import Literal

@@ -1,3 +1,5 @@
+"""The model: its files, and what scripts state of its architecture."""
+
 from __future__ import annotations
 
 import ast

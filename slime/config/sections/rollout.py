@@ -1,3 +1,5 @@
+"""Generation, grading and evaluation."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal

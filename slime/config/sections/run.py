@@ -1,3 +1,5 @@
+"""A run as a whole."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal

@@ -1,3 +1,5 @@
+"""Megatron's half: how the model is divided, and how it is optimised."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal
