@@ -1,8 +1,9 @@
 """`python -m slime.doctor`: what this machine has, what is missing, and what each lack costs.
 
-Invariants: nothing heavy is imported and nothing is changed, so that it answers within two seconds and also where the install is
-broken (`--imports` is the exception: it starts processes that import what a run imports). The exit code is 1 if something is missing
-without which a run on this machine cannot work, else 0. `--json` prints the same findings, one object.
+Invariants: nothing heavy is imported and nothing is changed, so that it answers within two seconds and also where the
+install is broken (`--imports` is the exception: it starts processes that import what a run imports). The exit code is 1
+if something is missing without which a run on this machine cannot work, else 0. `--json` prints the same findings, one
+object.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 from slime.observe.terminal import Terminal
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GIB = 2**30
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     OK = "ok"
     LACK = "lack"  # works without; `note` says what that costs
     BROKEN = "broken"  # no run on this machine works like this; `note` says what to do
@@ -49,15 +50,22 @@ class Finding:
 def examine(imports: bool = False) -> list[Finding]:
     """Everything that can be found out about this machine, in the order in which to read it."""
     gpus = visible_gpus()
-    findings = [*machine(gpus), *packages(bool(gpus)), *optional_packages(bool(gpus)), *limits(), *network(), *ray_tokens()]
+    findings = [
+        *machine(gpus),
+        *packages(bool(gpus)),
+        *optional_packages(bool(gpus)),
+        *limits(),
+        *network(),
+        *ray_tokens(),
+    ]
     return [*findings, *imported(bool(gpus))] if imports else findings
 
 
-# -- the machine -------------------------------------------------------------------------------------------------------------------
+# -- the machine -----------------------------------------------------------------------------------
 
 
 def visible_gpus() -> list[str]:
-    """Name and memory of each GPU that CUDA_VISIBLE_DEVICES leaves, as nvidia-smi says; none where it is not installed."""
+    """Name and memory of each GPU that CUDA_VISIBLE_DEVICES leaves; none where there is no nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader"]
@@ -87,7 +95,12 @@ def machine(gpus: list[str]) -> Iterator[Finding]:
         Verdict.OK if linux else Verdict.BROKEN, "" if linux else "runs on Linux only",
     )  # fmt: skip
     cores = len(os.sched_getaffinity(0))
-    yield Finding(group, "cores", str(cores), *_least(cores, 2, "training and generation take turns on one core: about half the speed"))
+    yield Finding(
+        group,
+        "cores",
+        str(cores),
+        *_least(cores, 2, "training and generation take turns on one core: about half the speed"),
+    )
     total, free = _memory()
     yield Finding(
         group, "memory", f"{free / GIB:.1f} of {total / GIB:.1f} GiB free",
@@ -120,7 +133,7 @@ def _least(have: float, need: float, cost: str) -> tuple[Verdict, str]:
     return (Verdict.OK, "") if have >= need else (Verdict.LACK, cost)
 
 
-# -- packages ----------------------------------------------------------------------------------------------------------------------
+# -- packages --------------------------------------------------------------------------------------
 
 REQUIRED = {
     "torch": "trains and generates",
@@ -189,7 +202,9 @@ def packages(gpus: bool) -> Iterator[Finding]:
 def optional_packages(gpus: bool) -> Iterator[Finding]:
     for package, cost in OPTIONAL.items():
         version = _version(package)
-        yield Finding("optional", package, version or "missing", Verdict.OK if version else Verdict.LACK, "" if version else cost)
+        yield Finding(
+            "optional", package, version or "missing", Verdict.OK if version else Verdict.LACK, "" if version else cost
+        )
     for package, cost in OPTIONAL_ON_GPUS.items():
         version = _version("py-spy" if package == "ray[default]" else package)
         if version:
@@ -199,7 +214,7 @@ def optional_packages(gpus: bool) -> Iterator[Finding]:
             yield Finding("optional", package, "missing", Verdict.LACK if gpus else Verdict.OK, note)
 
 
-# -- limits, network, Ray ----------------------------------------------------------------------------------------------------------
+# -- limits, network, Ray --------------------------------------------------------------------------
 
 
 def limits() -> Iterator[Finding]:
@@ -210,7 +225,7 @@ def limits() -> Iterator[Finding]:
             "limits", "/dev/shm", f"{space.free / GIB:.1f} of {space.total / GIB:.1f} GiB free",
             *_least(
                 space.free, GIB / 4,
-                "Ray's objects go to disk and colocated weight sync may fail; in a container start it with --shm-size=2g",
+                "Ray's objects go to disk, colocated weight sync may fail; start a container with --shm-size=2g",
             ),
         )  # fmt: skip
     else:
@@ -221,12 +236,20 @@ def limits() -> Iterator[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     unlimited = soft == resource.RLIM_INFINITY
     cost = "Ray and torch start some hundred threads and fail without; ulimit -u raises it"
-    yield Finding("limits", "processes", "unlimited" if unlimited else str(soft), *_least(1 if unlimited else soft / 1024, 1, cost))
+    yield Finding(
+        "limits",
+        "processes",
+        "unlimited" if unlimited else str(soft),
+        *_least(1 if unlimited else soft / 1024, 1, cost),
+    )
 
 
 def network() -> Iterator[Finding]:
     try:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=2):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=2),
+        ):
             yield Finding("network", "loopback", "127.0.0.1 answers")
     except OSError as error:
         yield Finding("network", "loopback", str(error), Verdict.BROKEN, "every process here talks over 127.0.0.1")
@@ -236,14 +259,20 @@ def network() -> Iterator[Finding]:
     )
     proxies = [name for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY") if os.environ.get(name)]
     if proxies:
-        covered = {"127.0.0.1", "*"} & set(re.split(r"[, ]+", os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))))
+        covered = {"127.0.0.1", "*"} & set(
+            re.split(r"[, ]+", os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")))
+        )
         note = "" if covered else "requests to the engines may go through it: add 127.0.0.1 to no_proxy"
         yield Finding("network", "proxy", ", ".join(proxies), Verdict.OK if covered else Verdict.LACK, note)
 
 
 def ray_tokens() -> Iterator[Finding]:
     address = os.environ.get("RAY_ADDRESS")
-    yield Finding("Ray", "cluster", f"joins {address} (RAY_ADDRESS)" if address else "each run starts its own on loopback, with its own token")
+    yield Finding(
+        "Ray",
+        "cluster",
+        f"joins {address} (RAY_ADDRESS)" if address else "each run starts its own on loopback, with its own token",
+    )
     mode = os.environ.get("RAY_AUTH_MODE")
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     if "RAY_AUTH_TOKEN" in os.environ:
@@ -252,7 +281,10 @@ def ray_tokens() -> Iterator[Finding]:
         state = f"none at {token}"
         verdict, note = Verdict.OK, "only needed to join a cluster: ray get-auth-token --generate makes one"
         if address and mode != "disabled":
-            verdict, note = Verdict.BROKEN, f"{address} cannot be joined without: copy the token of its head node to {token}"
+            verdict, note = (
+                Verdict.BROKEN,
+                f"{address} cannot be joined without: copy the token of its head node to {token}",
+            )
     elif _others_can_read(token):
         state, verdict = f"{token}, readable by others", Verdict.LACK
         note = f"any user of this machine can run code in your Ray clusters: chmod 600 {token}"
@@ -269,12 +301,12 @@ def _others_can_read(file: Path) -> bool:
     return reachable and bool(file.stat().st_mode & stat.S_IROTH)
 
 
-# -- imports -----------------------------------------------------------------------------------------------------------------------
+# -- imports ---------------------------------------------------------------------------------------
 
 _TRAINING = "import megatron.core.models.gpt.gpt_model, megatron.core.optimizer, megatron.core.dist_checkpointing"
 IMPORTS = {
     "driver": "import ray, transformers, pyarrow.parquet, aiohttp, slime.config",
-    "training": f"import torch, slime.platform.megatron_cpu as cpu; torch.cuda.is_available() or cpu.enable(); {_TRAINING}",
+    "training": f"import torch, slime.platform.megatron_cpu as m; torch.cuda.is_available() or m.enable(); {_TRAINING}",
     "engine": "import slime.inference.launch, sglang.srt.entrypoints.http_server",
     "router": "import sglang_router.launch_router",
 }
@@ -295,17 +327,24 @@ def imported(gpus: bool) -> Iterator[Finding]:
             _, errors = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             process.kill()
-            yield Finding("imports", name, "no end after 300 s", Verdict.BROKEN, "the disk or the machine is overloaded: try again")
+            yield Finding(
+                "imports",
+                name,
+                "no end after 300 s",
+                Verdict.BROKEN,
+                "the disk or the machine is overloaded: try again",
+            )
             continue
         lines = errors.strip().splitlines()
         if process.returncode == 0:
             yield Finding("imports", name, "works")
         else:
-            note = f"{lines[-1] if lines else f'exit code {process.returncode}'}: run scripts/install.sh into a new directory"
+            last = lines[-1] if lines else f"exit code {process.returncode}"
+            note = f"{last}: run scripts/install.sh into a new directory"
             yield Finding("imports", name, "fails", Verdict.BROKEN, note)
 
 
-# -- showing -----------------------------------------------------------------------------------------------------------------------
+# -- showing ---------------------------------------------------------------------------------------
 
 _MARKS = {Verdict.OK: ("✓", "green"), Verdict.LACK: ("·", "yellow"), Verdict.BROKEN: ("✗", "red")}
 
@@ -335,7 +374,9 @@ def show(findings: list[Finding], terminal: Terminal) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m slime.doctor", description="What this machine has and what it lacks.")
+    parser = argparse.ArgumentParser(
+        prog="python -m slime.doctor", description="What this machine has and what it lacks."
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     parser.add_argument("--imports", action="store_true", help="also import what a run imports (half a minute)")
     options = parser.parse_args()

@@ -1,4 +1,6 @@
-"""The house stands: who may import whom, who may import torch and Ray, how long a file may be. Reads the code, runs none of it."""
+"""The house stands: who may import whom, who may import torch and Ray, how long a file may be. Reads the code, runs
+none of it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def room_of(file: Path) -> str | None:
 
 
 def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and module of every import, wherever it stands; relative ones resolved. Those that only types need included."""
+    """Line and module of every import, wherever it stands and if only for types; relative ones are resolved."""
     package = file.relative_to(ROOT).with_suffix("").parts[:-1]
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -83,7 +85,10 @@ def test_heavy_libraries_stay_in_their_rooms(library, may_import):
 
 
 def test_files_are_short():
-    limits = {file: MAX_LINES_OF_THE_DRIVER if file.name == "train.py" and file.parent == ROOT else MAX_LINES for file in FILES}
+    limits = {
+        file: MAX_LINES_OF_THE_DRIVER if file.name == "train.py" and file.parent == ROOT else MAX_LINES
+        for file in FILES
+    }
     long = (
         f"{file.relative_to(ROOT)}: {lines} lines, at most {limit}"
         for file, limit in limits.items()
@@ -93,5 +98,9 @@ def test_files_are_short():
 
 
 def test_nothing_is_called_utils():
-    named = [str(path.relative_to(ROOT)) for path in ROOT.glob("slime/**/*") if path.stem.lower() in ("util", "utils", "helpers", "misc")]
+    named = [
+        str(path.relative_to(ROOT))
+        for path in ROOT.glob("slime/**/*")
+        if path.stem.lower() in ("util", "utils", "helpers", "misc")
+    ]
     assert named == []

@@ -49,12 +49,17 @@ def test_this_machine_is_ready_and_json_says_what_the_page_says():
 
 
 def test_nothing_heavy_is_imported():
-    code = "import sys, slime.doctor; slime.doctor.examine(); print({'torch', 'ray', 'sglang', 'transformers'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.strip() == "set()"
+    heavy = {"torch", "ray", "sglang", "transformers"}
+    code = f"import sys, slime.doctor; slime.doctor.examine(); print({heavy} & set(sys.modules))"
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.strip() == "set()"
+    )
 
 
 def test_a_missing_package_is_broken_and_a_version_other_than_the_pinned_one_is_not(monkeypatch):
-    pretend_installed(monkeypatch, {**doctor.pins(gpus=False), "transformers": "5.18.0", "torch": "2.13.0+cpu"}, but="sglang-router")
+    pretend_installed(
+        monkeypatch, {**doctor.pins(gpus=False), "transformers": "5.18.0", "torch": "2.13.0+cpu"}, but="sglang-router"
+    )
     found = by_name(list(doctor.packages(gpus=False)))
     assert found["sglang-router"].verdict is Verdict.BROKEN
     assert "scripts/install.sh" in found["sglang-router"].note

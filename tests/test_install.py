@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FAKE_PYTHON = """\
     #!/bin/sh
-    # Stands for the interpreter of a virtual environment: pip installs nothing, and fails at Megatron while the file `broken` is there.
+    # Stands for the interpreter of a virtual environment: pip installs nothing, and fails at Megatron while the file
+    # `broken` is there.
     here=$(dirname "$0")
     case "$*" in
         "-m pip --version") exit 0 ;;

@@ -1,7 +1,8 @@
 """Interrupt: Ctrl+C, SIGTERM and SIGHUP end a run by one exception, which is raised once.
 
-Invariants: the first signal raises KeyboardInterrupt wherever the main thread is, and again at the next `check` if that was swallowed
-(Ray's callbacks do). Those that follow only say that the run is ending, so that nothing cuts its end short.
+Invariants: the first signal raises KeyboardInterrupt wherever the main thread is, and again at the next `check` if that
+was swallowed (Ray's callbacks do). Those that follow only say that the run is ending, so that nothing cuts its end
+short.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _caught: Interrupt | None = None
 
 
 class Interrupt:
-    """Handles the signals of this process from `catch` until `release`. Does nothing in other threads than the main one."""
+    """Handles this process's signals from `catch` until `release`. Does nothing outside the main thread."""
 
     def __init__(self) -> None:
         self.number: int | None = None

@@ -1,11 +1,11 @@
 """LocalRay: a Ray node of a run's own, on this machine, as small as it goes.
 
-Everything here that reaches into Ray's private parts does so for what its public `ray.init` does not offer: loopback only, a directory
-and a token of its own, no dashboard server, no autoscaler and no log forwarder (together 300 MB and three seconds). The version of Ray
-is pinned in requirements/.
+Everything here that reaches into Ray's private parts does so for what its public `ray.init` does not offer: loopback
+only, a directory and a token of its own, no dashboard server, no autoscaler and no log forwarder (together 300 MB and
+three seconds). The version of Ray is pinned in requirements/.
 
-Invariants: all listens on 127.0.0.1; the token is in a file that only this user can read; logs are in `logs`/ray; no file of the
-user's is read or written, and what is changed in this process is put back by `stop`.
+Invariants: all listens on 127.0.0.1; the token is in a file that only this user can read; logs are in `logs`/ray; no
+file of the user's is read or written, and what is changed in this process is put back by `stop`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class LocalRay:
     def __init__(self, directory: Path, logs: Path, *, namespace: str, cpu_slots: int | None, gpus: bool):
         """`directory` is for sockets and the token; its path must be short, and only this user may look into it.
 
-        `cpu_slots` is what the node counts as CPUs, None for its cores; without `gpus` it counts no GPU. Raises RayStartError.
+        `cpu_slots` is what the node counts as CPUs, None for its cores; without `gpus` it counts no GPU. Raises
+        RayStartError.
         """
         self._undo = ExitStack()
         logs = logs / "ray"
@@ -110,8 +111,9 @@ class LocalRay:
             logs.chmod(0o755)  # Ray opens its directories to everybody
             return node
         raise RayStartError(
-            f"Ray did not start on this machine, at {_START_TRIES} tries: {failure} Its logs are in {logs}. It gives up where its "
-            f"helpers take longer than 15 s to start: the load is {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+            f"Ray did not start on this machine in {_START_TRIES} tries: {failure} Its logs are in {logs}. It gives up "
+            f"where its helpers take longer than 15 s to start; the load is {os.getloadavg()[0]:.0f} on "
+            f"{os.cpu_count()} cores"
         ) from failure
 
 

@@ -3,9 +3,10 @@
 `plan` is arithmetic on numbers of devices; `place` reserves what a plan asks for and finds out where it is.
 
 Invariants:
-- A bundle is what must share a node: the training devices of one node, or the devices of one engine (of each of its nodes, if it
-  spans several). Ray never splits a bundle.
-- The placement group holds every device; actors ask Ray for none, and are told theirs by CUDA_VISIBLE_DEVICES. Nobody else decides.
+- A bundle is what must share a node: the training devices of one node, or the devices of one engine (of each of its
+  nodes, if it spans several). Ray never splits a bundle.
+- The placement group holds every device; actors ask Ray for none, and are told theirs by CUDA_VISIBLE_DEVICES. Nobody
+  else decides.
 - Training ranks are ordered by node, so that neighbouring ranks, and with them tensor-parallel groups, share a node.
 - Colocated engines sit on the training devices in rank order. Decoupled, the two halves have no device in common.
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PlacementError(ValueError):
-    """More devices are asked for than there are, or engines that do not fit on nodes. The message says what to change."""
+    """More devices are asked for than there are, or engines do not fit on nodes. The message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def plan(
         )
     if per_engine > per_node and per_engine % per_node:
         raise PlacementError(
-            f"an engine of {per_engine} devices spans nodes of {per_node} (--num-gpus-per-node): it must take whole nodes"
+            f"an engine of {per_engine} devices spans nodes of {per_node}: it must take whole ones (--num-gpus-per-node)"
         )
     bundles = [train_per_node] * train_nodes
     train = [Seat(bundle, index) for bundle, size in enumerate(bundles) for index in range(size)]
@@ -96,8 +97,8 @@ def plan(
         )
     if shared % per_engine:
         raise PlacementError(
-            f"a colocated engine of {per_engine} devices would have only {shared % per_engine} of its devices among the "
-            f"{len(train)} that train: make these a multiple of --rollout-num-gpus-per-engine"
+            f"a colocated engine of {per_engine} devices would have only {shared % per_engine} of its devices among "
+            f"the {len(train)} that train: make these a multiple of --rollout-num-gpus-per-engine"
         )
     rollout = train[:shared]
     piece = min(per_engine, per_node)
@@ -122,7 +123,10 @@ def plan_for(config: Config) -> Plan:
 
 @dataclass(frozen=True)
 class Place:
-    """One device that is ours. `device` is its name for CUDA_VISIBLE_DEVICES, None for a CPU slot; `host` an IP address."""
+    """One device that is ours.
+
+    `device` is its name for CUDA_VISIBLE_DEVICES, None for a CPU slot; `host` is an IP address.
+    """
 
     bundle: int
     node: str
@@ -201,7 +205,7 @@ def _lack(plan: Plan, resource: str) -> str | None:
     if plan.devices > sum(nodes):
         return f"needs {plan}, the cluster has {sum(nodes)} {resource}s: {advice}"
     if max(plan.bundles, default=0) > max(nodes):
-        return f"needs {max(plan.bundles)} devices on one node, but the largest node has {max(nodes)} {resource}s: {advice}"
+        return f"needs {max(plan.bundles)} devices on one node, but the largest has {max(nodes)} {resource}s: {advice}"
     return None
 
 

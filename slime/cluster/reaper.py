@@ -1,16 +1,17 @@
 """The reaper: what ends a run's processes and files, however the run ends.
 
-A tiny detached process, started before anything else of a run. It holds the reading end of a pipe whose writing end is the driver's
-alone, so that it learns of the driver's death however that came about. It then ends what carries the run's id and nothing else.
+A tiny detached process, started before anything else of a run. It holds the reading end of a pipe whose writing end is
+the driver's alone, so that it learns of the driver's death however that came about. It then ends what carries the run's
+id and nothing else.
 
 Invariants:
-- Everything that a run starts carries `SLIME_RUN_ID=<its id>` in its environment; a process belongs to the run if it does, or if it
-  descends from one that does. Only processes of this user are looked at, and a process is identified and signalled through one
-  pidfd, so that a reused pid is never hit.
-- A file in /dev/shm belongs to the run if one of its processes had it mapped, or if its name carries the pid of one. It is removed
-  only when no living process has it mapped or open.
-- A run is alive as long as its record is locked. Driver and reaper both hold the lock, which the kernel drops with the process: no
-  pid is ever compared. Remains are cleared only under the exclusive lock.
+- Everything that a run starts carries `SLIME_RUN_ID=<its id>` in its environment; a process belongs to the run if it
+  does, or if it descends from one that does. Only processes of this user are looked at, and a process is identified and
+  signalled through one pidfd, so that a reused pid is never hit.
+- A file in /dev/shm belongs to the run if one of its processes had it mapped, or if its name carries the pid of one. It
+  is removed only when no living process has it mapped or open.
+- A run is alive as long as its record is locked. Driver and reaper both hold the lock, which the kernel drops with the
+  process: no pid is ever compared. Remains are cleared only under the exclusive lock.
 - Standard library only, and nothing from this package: it starts in 20 ms and depends on nothing that can break.
 
 `python -m slime.cluster.reaper` clears the remains of dead runs and says what it cleared.
@@ -54,18 +55,20 @@ def home() -> Path:
     Raises PermissionError when it belongs to somebody else.
     """
     name = f"slime-{os.getuid()}"
-    longest = len(f"/{name}/0123456789ab-1234567/ray/sockets/plasma_store.1")
+    longest = len(f"/{name}/0123456789ab-1234567/ray0/sockets/plasma_store.1")
     base = tempfile.gettempdir()
     path = Path(base if len(base) + longest <= _SOCKET_PATH_LIMIT else "/tmp") / name
     path.mkdir(mode=0o700, exist_ok=True)
     owner = path.lstat()
     if owner.st_uid != os.getuid() or not path.is_dir() or path.is_symlink():
-        raise PermissionError(f"{path} belongs to another user (uid {owner.st_uid}); set TMPDIR to a directory of your own")
+        raise PermissionError(
+            f"{path} belongs to another user (uid {owner.st_uid}); set TMPDIR to a directory of your own"
+        )
     path.chmod(0o700)
     return path
 
 
-# -- processes ---------------------------------------------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 
 def _pids() -> list[int]:
@@ -156,8 +159,8 @@ def _gone(run_id: str, seconds: float) -> bool:
 def _end(run_id: str) -> list[int]:
     """Ends the run's processes, politely first; returns those that had to be killed.
 
-    Python's resource trackers go last: once their family is dead they remove what it left in /dev/shm, and end by themselves.
-    Raises TimeoutError if a process survives SIGKILL.
+    Python's resource trackers go last: once their family is dead they remove what it left in /dev/shm, and end by
+    themselves. Raises TimeoutError if a process survives SIGKILL.
     """
     _signal(run_id, signal.SIGTERM, spare_trackers=True)
     if _gone(run_id, _TERM_S):
@@ -171,7 +174,7 @@ def _end(run_id: str) -> list[int]:
     return sorted(killed)
 
 
-# -- shared memory -----------------------------------------------------------------------------------------------------------------
+# -- shared memory ---------------------------------------------------------------------------------
 
 
 def _shm_names() -> set[str]:
@@ -194,12 +197,12 @@ def _shm_used_by(pids: Iterable[int]) -> set[str]:
     return names
 
 
-# -- a run's record ----------------------------------------------------------------------------------------------------------------
+# -- a run's record --------------------------------------------------------------------------------
 
 
 @dataclass
 class Record:
-    """What is known of one run on this machine: its directory (record, token, Ray session), and what it had in /dev/shm."""
+    """What is known of a run on this machine: its directory (record, token, Ray session), what it had in /dev/shm."""
 
     directory: Path
     began: float = field(default_factory=time.time)
@@ -252,7 +255,8 @@ class Record:
     def sweep(self, grace: float) -> list[str]:
         """Ends the run's processes, after `grace` seconds in which they may end by themselves; removes its files.
 
-        Returns what was ended or removed, for a log. Raises TimeoutError if a process survives SIGKILL; the record stays then.
+        Returns what was ended or removed, for a log. Raises TimeoutError if a process survives SIGKILL; the record
+        stays then.
         """
         self.look(final=True)
         done = []
@@ -292,7 +296,7 @@ def _locked(path: Path, how: int) -> Iterator[bool]:
             yield True
 
 
-# -- the watching process and its guardian -----------------------------------------------------------------------------------------
+# -- the watching process and its guardian ---------------------------------------------------------
 
 
 class Guard:
@@ -348,7 +352,10 @@ def watch(directory: Path) -> None:
 
 
 def clear_dead_runs() -> list[str]:
-    """Clears what runs left whose driver and reaper were both killed; living runs are not touched. Says what it did, a line each."""
+    """Clears what runs left whose driver and reaper were both killed; living runs are not touched.
+
+    Says what it did, a line each.
+    """
     done = []
     for directory in home().iterdir():
         try:
@@ -357,7 +364,9 @@ def clear_dead_runs() -> list[str]:
             record = Record.read(directory)
             with _locked(directory / _RECORD, fcntl.LOCK_EX) as dead:
                 if dead:
-                    done += [f"run {record.run_id}: {line}" for line in [*record.sweep(grace=0.0), "cleared its remains"]]
+                    done += [
+                        f"run {record.run_id}: {line}" for line in [*record.sweep(grace=0.0), "cleared its remains"]
+                    ]
         except FileNotFoundError:  # it has ended since
             continue
     return done

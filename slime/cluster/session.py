@@ -4,10 +4,10 @@
         ...
 
 Invariants:
-- Inside the block Ray is connected: to the cluster that RAY_ADDRESS names (a submitted job has it), else to one of our own that is
-  started here, on loopback, with a token of its own, in a directory that only this user can read.
-- After the block, however it was left, nothing that the run started lives: the reaper (see reaper.py) ends it, also when this process
-  is killed. A cluster that was joined stays as it was, only this run's actors and their children end.
+- Inside the block Ray is connected: to the cluster that RAY_ADDRESS names (a submitted job has it), else to one of our
+  own that is started here, on loopback, with a token of its own, in a directory that only this user can read.
+- After the block, however it was left, nothing that the run started lives: the reaper (see reaper.py) ends it, also
+  when this process is killed. A cluster that was joined stays as it was, only this run's actors and their children end.
 - Ctrl+C, SIGTERM and SIGHUP leave the block as KeyboardInterrupt, the latter two then as SystemExit(128 + number).
   Once it is being left, no signal interrupts.
 - This process's environment and signal handlers are put back as they were.
@@ -50,8 +50,8 @@ _ENVIRONMENT = {
 class Session:
     """The connection of a run to Ray, and the guarantee that the run ends whole. Use as a context manager, once.
 
-    Attributes: `run_id` (unique, in the environment of every process of the run), `logs` (the run's directory of logs), `resource`
-    ("GPU" or "CPU": what the cluster calls a device), `joined` (whether the cluster is somebody else's).
+    Attributes: `run_id` (unique, in the environment of every process of the run), `logs` (the run's directory of logs),
+    `resource` ("GPU" or "CPU": what the cluster calls a device), `joined` (whether the cluster is somebody else's).
     """
 
     def __init__(self, config: Config):
@@ -103,7 +103,7 @@ class Session:
         self._undo.callback(own.stop)
 
     def _join(self) -> None:
-        """Connects to the cluster that is there; each of its machines gets a reaper for what this run will start on it."""
+        """Connects to the cluster that is there; each of its machines gets a reaper for what this run starts on it."""
         variables = {name: os.environ[name] for name in (reaper.RUN_ID, "SPT_NOENV")}
         self._undo.callback(ray.shutdown)
         ray.init(namespace=self.run_id, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="error")

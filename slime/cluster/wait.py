@@ -1,10 +1,11 @@
 """Waiting for actors: every wait has a deadline, a name, and blames whoever failed first.
 
 Invariants:
-- `wait` returns what `ray.get` returns, or raises `Stalled` (the deadline passed; the message says who is still awaited and since
-  when) or `ActorFailed` (somebody failed; the message names the actor, where it failed, and its log file).
-- When several actors fail together, the one reported is the cause and not a consequence: a process that died comes before an
-  exception, and an exception before the broken connections that its peers then see. Among equals the earliest wins.
+- `wait` returns what `ray.get` returns, or raises `Stalled` (the deadline passed; the message says who is still awaited
+  and since when) or `ActorFailed` (somebody failed; the message names the actor, where it failed, and its log file).
+- When several actors fail together, the one reported is the cause and not a consequence: a process that died comes
+  before an exception, and an exception before the broken connections that its peers then see. Among equals the earliest
+  wins.
 - Ctrl+C is answered within half a second.
 """
 
@@ -25,7 +26,7 @@ from slime.cluster import interrupt
 
 _POLL_S = 0.5
 _SETTLE_S = 2.0
-"""How long to listen for further failures after the first one: a killed peer is often reported after those it disturbed."""
+"""How long to listen on after a first failure: a killed peer is often reported after those it disturbed."""
 _LOG_LINES = 12
 _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused|aborted)|broken pipe|socket|gloo|nccl|timed out|timeout|peer|store|disconnected",
@@ -40,7 +41,7 @@ class Stalled(TimeoutError):
 
 
 class ActorFailed(RuntimeError):
-    """An actor raised or died. `cause` is the original exception if there was one, `actor` its name, `log` its log file."""
+    """An actor raised or died: `actor` is its name, `log` its log file, `cause` the exception if there was one."""
 
     def __init__(self, message: str, actor: str, cause: BaseException | None, log: Path | None):
         super().__init__(message)
@@ -73,8 +74,8 @@ class _Failure:
 def wait(refs: Any, what: str, timeout: float, watched: Sequence[ray.ObjectRef] = ()) -> Any:
     """`ray.get(refs)` with a deadline of `timeout` seconds; `what` completes the sentence "waiting for ...".
 
-    `refs` is one reference or a list of them; the result has the same form. `watched` are calls that last as long as what they
-    watch over: when one of them fails, so does the wait. Raises Stalled or ActorFailed.
+    `refs` is one reference or a list of them; the result has the same form. `watched` are calls that last as long as
+    what they watch over: when one of them fails, so does the wait. Raises Stalled or ActorFailed.
     """
     single = isinstance(refs, ray.ObjectRef)
     asked: list[ray.ObjectRef] = [refs] if single else list(refs)
@@ -99,9 +100,7 @@ def wait(refs: Any, what: str, timeout: float, watched: Sequence[ray.ObjectRef] 
     return results[0] if single else results
 
 
-def _blame(
-    what: str, first: _Failure, pending: list[ray.ObjectRef], watched: list[ray.ObjectRef]
-) -> ActorFailed:
+def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef], watched: list[ray.ObjectRef]) -> ActorFailed:
     """The exception to raise for the failure nearest to the first cause, having listened to the others for a moment."""
     failures = [first]
     until = time.monotonic() + _SETTLE_S
@@ -141,7 +140,7 @@ def _headline(root: BaseException) -> str:
     if _died(root):
         return "its process died"
     text = str(root).strip()
-    if isinstance(root, RayError):  # Ray's own words, or an exception of __init__ as it printed it: the last line says it
+    if isinstance(root, RayError):  # Ray's words, or what it printed of an exception in __init__: the last line says it
         return text.splitlines()[-1]
     return f"{type(root).__name__}: {text}" if text else repr(root)
 
@@ -191,7 +190,9 @@ def describe(ref: ray.ObjectRef) -> str:
     if not actor:
         return f"task {ref.task_id().hex()[:8]}"
     name = actor["Name"] or actor["ActorClassName"]
-    return f"{name} (pid {actor['Pid']} on {actor['Address']['IPAddress']})" if actor["Pid"] else f"{name} (not started)"
+    return (
+        f"{name} (pid {actor['Pid']} on {actor['Address']['IPAddress']})" if actor["Pid"] else f"{name} (not started)"
+    )
 
 
 def log_file(ref: ray.ObjectRef) -> Path | None:

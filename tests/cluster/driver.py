@@ -1,8 +1,8 @@
 """A driver for tests: a real session with two actors, each with a child that ignores SIGTERM and a file in /dev/shm.
 
-`python -m tests.cluster.driver RUN_DIR MODE` prints one JSON line when everything is up, then does what MODE says: `serve` answers
-"call" lines on standard input until it ends, `wait` waits for an actor that takes an hour, `fail` has the second actor raise while the
-first one waits for it, `gpus` also places ranks and says which GPUs they see.
+`python -m tests.cluster.driver RUN_DIR MODE` prints one JSON line when everything is up, then does what MODE says:
+`serve` answers "call" lines on standard input until it ends, `wait` waits for an actor that takes an hour, `fail` has
+the second actor raise while the first one waits for it, `gpus` also places ranks and says which GPUs they see.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class Holder:
             self.map = mmap.mmap(file.fileno(), 4096)
 
     def up(self) -> dict[str, Any]:
-        return {"pids": [os.getpid(), self.child.pid], "shm": str(self.shm), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        return {
+            "pids": [os.getpid(), self.child.pid],
+            "shm": str(self.shm),
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        }
 
     def call(self) -> str:
         return "pong"

@@ -61,7 +61,12 @@ def test_what_does_not_fit_is_refused(asked, message):
 
 
 @given(
-    st.integers(0, 4), st.integers(1, 8), st.integers(0, 6), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([4, 8]), st.booleans()
+    st.integers(0, 4),
+    st.integers(1, 8),
+    st.integers(0, 6),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from([4, 8]),
+    st.booleans(),
 )
 def test_every_plan_gives_each_half_its_devices_once(nodes, train_per_node, engines, per_engine, per_node, colocate):
     try:

@@ -1,4 +1,6 @@
-"""A run ends whole, however it ends, and nothing else does. Every test runs a real driver with a real Ray. Takes about 50 s."""
+"""A run ends whole, however it ends, and nothing else does. Every test runs a real driver with a real Ray. Takes about
+50 s.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from slime.cluster import reaper
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +137,9 @@ def test_remains_of_a_run_whose_reaper_was_killed_are_cleared_later_and_a_living
     dead.process.wait()
     assert dead.remains, "this test needs something to clear"
 
-    said = subprocess.run([sys.executable, "-m", "slime.cluster.reaper"], cwd=ROOT, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-m", "slime.cluster.reaper"], cwd=ROOT, capture_output=True, text=True
+    ).stdout
 
     assert f"run {dead.up['run_id']}: cleared its remains" in said
     assert dead.remains == []
@@ -198,7 +203,8 @@ from ray._private import ray_constants
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 from ray._private.resource_isolation_config import ResourceIsolationConfig
-node = Node(RayParams(node_ip_address="127.0.0.1", num_cpus=2, num_gpus=4, include_dashboard=False, include_log_monitor=False,
+node = Node(RayParams(node_ip_address="127.0.0.1", num_cpus=2, num_gpus=4, include_dashboard=False,
+include_log_monitor=False,
                       no_monitor=True, temp_dir=sys.argv[1], object_store_memory=100 << 20,
                       resource_isolation_config=ResourceIsolationConfig()), head=True)
 print(node.gcs_address, flush=True)

@@ -93,5 +93,5 @@ def test_a_dead_process_is_blamed_with_the_end_of_its_log(session, workers):
 
 
 def test_a_failure_of_who_is_watched_ends_a_wait_for_others(session, workers):
-    with pytest.raises(ActorFailed, match="rank 1 .*failed while the driver was waiting for a rollout"):
+    with pytest.raises(ActorFailed, match=r"rank 1 .*failed while the driver was waiting for a rollout"):
         wait(workers[0].sleep.remote(600), "a rollout", 60, watched=[workers[1].die.remote(0.1)])
