@@ -2,8 +2,8 @@
 
 Invariants
 - What was sampled is what comes back: no text on the way, and one log-prob a token, checked.
-- Refusals that pass (429, 502, 503, 504) and lost connections are tried again, with growing random pauses, until the request's
-  deadline. Any other refusal, 400 above all, is raised at once and once, with the server's words.
+- Refusals that pass (429, 502, 503, 504) and lost connections are tried again, with growing random pauses, until the
+  request's deadline. Any other refusal, 400 above all, is raised at once and once, with the server's words.
 - At most `max_samples` samples are under way; a request for n samples counts n times.
 - A client belongs to the event loop that first uses it, and to one thread.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PASSING_STATUSES = frozenset({429, 502, 503, 504})
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 CONNECT_TIMEOUT_S = 10.0
-KEEP_ALIVE_S = 4.0  # below the 5 s of servers with default settings: else they close a connection just as we use it again
+KEEP_ALIVE_S = 4.0  # below the 5 s of a server with default settings, which would close one just being used
 _LOG_PROB, _TOKEN = itemgetter(0), itemgetter(1)
 
 
@@ -40,9 +40,9 @@ _LOG_PROB, _TOKEN = itemgetter(0), itemgetter(1)
 class Generation:
     """One sample. `log_probs` are of the distribution at the sampling temperature, before top-p and top-k cut it.
 
-    `weight_versions` are spans (version, number of tokens) in order: which weights made which tokens. `meta` is the engine's
-    `meta_info` without the log-probs, for what has no field here; times are in seconds, and None where the engine doesn't
-    measure them (`queue_time` needs --sglang-enable-metrics).
+    `weight_versions` are spans (version, number of tokens) in order: which weights made which tokens. `meta` is the
+    engine's `meta_info` without the log-probs, for what has no field here. Times are in seconds, and None where the
+    engine doesn't measure them (`queue_time` needs --sglang-enable-metrics).
     """
 
     tokens: list[int]
@@ -63,12 +63,16 @@ class Generation:
         meta.pop("input_token_logprobs", None)
         tokens = answer["output_ids"]
         if list(map(_TOKEN, entries)) != tokens:
-            raise InferenceError(f"request {meta.get('id')}: the engine's log-probs are not of its {len(tokens)} tokens")
+            raise InferenceError(
+                f"request {meta.get('id')}: the engine's log-probs are not of its {len(tokens)} tokens"
+            )
         return cls(
             tokens=tokens,
             log_probs=list(map(_LOG_PROB, entries)),
             finish_reason=(meta["finish_reason"] or {}).get("type"),
-            weight_versions=[(span["version"], span["end"] - span["start"]) for span in meta.get("weight_versions", [])],
+            weight_versions=[
+                (span["version"], span["end"] - span["start"]) for span in meta.get("weight_versions", [])
+            ],
             prompt_tokens=meta["prompt_tokens"],
             cached_tokens=meta["cached_tokens"],
             e2e_latency=meta.get("e2e_latency"),
@@ -110,9 +114,10 @@ class GenerateClient:
     ) -> list[Generation]:
         """n samples of one prompt, in one request.
 
-        `sampling_params` and `options` are SGLang's (`rid`, `return_routed_experts` ...; `ignore_eos` ignores stop tokens, too).
-        `session` keeps requests on one engine. `seeds`, one a sample, make sampling repeatable on an engine with
-        --sglang-enable-deterministic-inference; a request has one seed, so that each sample becomes a request then.
+        `sampling_params` and `options` are SGLang's (`rid`, `return_routed_experts` ...; `ignore_eos` ignores stop
+        tokens, too). `session` keeps requests on one engine. `seeds`, one a sample, make sampling repeatable on an
+        engine with --sglang-enable-deterministic-inference, which SGLang has on GPUs only; others ignore them. A
+        request has one seed, so that each sample becomes a request then.
 
         Raises:
             RequestError: refused. InferenceError: not done by the deadline.
@@ -127,7 +132,12 @@ class GenerateClient:
             finally:
                 for sample in samples:
                     sample.cancel()  # those that are under way after another has failed
-        body = {"return_logprob": True, **options, "input_ids": input_ids, "sampling_params": {**sampling_params, "n": n}}
+        body = {
+            "return_logprob": True,
+            **options,
+            "input_ids": input_ids,
+            "sampling_params": {**sampling_params, "n": n},
+        }
         async with self._slots(n):
             answer = orjson.loads(await self._post(orjson.dumps(body), self._headers_of(session)))
         answers = answer if isinstance(answer, list) else [answer]
@@ -136,13 +146,24 @@ class GenerateClient:
         return [Generation.parse(one) for one in answers]
 
     async def stream(
-        self, input_ids: Sequence[int], sampling_params: Mapping[str, Any], *, session: str | None = None, **options: Any
+        self,
+        input_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        *,
+        session: str | None = None,
+        **options: Any,
     ) -> AsyncIterator[Generation]:
         """One sample as it grows: each Generation holds all tokens so far; that of the last has a finish reason.
 
         Never tried again: what has been yielded could not be taken back. Raises as `generate`.
         """
-        body = {"return_logprob": True, **options, "input_ids": input_ids, "sampling_params": sampling_params, "stream": True}
+        body = {
+            "return_logprob": True,
+            **options,
+            "input_ids": input_ids,
+            "sampling_params": sampling_params,
+            "stream": True,
+        }
         async with self._slots(1), self._request(orjson.dumps(body), self._headers_of(session), self.timeout) as answer:
             if answer.status != 200:
                 raise self._refusal(answer.status, await answer.read())
@@ -170,7 +191,8 @@ class GenerateClient:
 
     @asynccontextmanager
     async def _slots(self, n: int) -> AsyncIterator[None]:
-        """Holds n of the slots, or all if there are fewer. One request at a time collects, so that two never wait for each other."""
+        """Holds n of the slots, or all if there are fewer. One request at a time collects, so that two never wait for
+        each other."""
         taken = 0
         try:
             async with self._turn:
@@ -202,7 +224,9 @@ class GenerateClient:
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
                 failure = InferenceError(f"{self.url}: connection lost: {error or type(error).__name__}")
             except TimeoutError:
-                raise InferenceError(f"{self.url}: no answer to a request for generation within {self.timeout:g} s") from None
+                raise InferenceError(
+                    f"{self.url}: no answer to a request for generation within {self.timeout:g} s"
+                ) from None
             if isinstance(failure, RequestError) and failure.status not in PASSING_STATUSES:
                 raise failure
             pause = min(2 * pause, LONGEST_PAUSE_S)

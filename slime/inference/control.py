@@ -1,8 +1,8 @@
 """EngineControl: control calls on one engine, each with a deadline.
 
 Invariants
-- A call returns when the engine has done what was asked. Otherwise it raises InferenceError, which names the engine, the call and
-  the engine's answer.
+- A call returns when the engine has done what was asked. Otherwise it raises InferenceError, which names the engine,
+  the call and the engine's answer.
 - An EngineControl holds no connection and no state: it can be pickled, and used by several threads at once.
 
 Methods that take `**arguments` pass them on by SGLang's own names, as in `sglang/srt/managers/io_struct.py`.
@@ -11,15 +11,17 @@ Methods that take `**arguments` pass them on by SGLang's own names, as in `sglan
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from slime.inference.errors import InferenceError
+from slime.inference.errors import InferenceError, RequestError
 from slime.inference.http import exchange
 
 PauseMode = Literal["in_place", "retract", "abort"]
+Memory = Literal["weights", "kv_cache"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class EngineControl:
     def pause(self, mode: PauseMode = "retract") -> None:
         """Stops generating; control calls are still served.
 
-        in_place: requests wait where they are and keep their KV cache. retract: they go back into the queue and compute it
-        again later, so that it can be flushed. abort: they end with what they have.
+        in_place: requests wait where they are and keep their KV cache. retract: they go back into the queue and compute
+        it again later, so that it can be flushed. abort: they end with what they have.
         """
         self._post("/pause_generation", mode=mode)
 
@@ -50,9 +52,20 @@ class EngineControl:
         self._post("/abort_request", **({"abort_all": True} if request_id is None else {"rid": request_id}))
 
     def flush_cache(self, wait: float = 5.0) -> None:
-        """Forgets the KV cache of past requests. Refused (RequestError) when requests are still running after `wait` seconds;
-        those that were retracted by a pause are not."""
-        self._post(f"/flush_cache?timeout={wait:g}")
+        """Forgets the KV cache of past requests.
+
+        Raises:
+            RequestError: requests are still running after `wait` seconds. Those that a pause retracted are not.
+        """
+        deadline = time.monotonic() + wait
+        while True:  # SGLang's own way of waiting would also wait for retracted requests, for ever
+            try:
+                self._post("/flush_cache")
+                return
+            except RequestError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
@@ -81,7 +94,13 @@ class EngineControl:
         self._post("/destroy_weights_update_group", group_name=group_name)
 
     def update_weights_from_distributed(
-        self, *, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[Sequence[int]], group_name: str, **arguments: Any
+        self,
+        *,
+        names: Sequence[str],
+        dtypes: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        group_name: str,
+        **arguments: Any,
     ) -> None:
         """Receives the named tensors, broadcast in this order in the group."""
         self._post(
@@ -94,7 +113,7 @@ class EngineControl:
         )
 
     def update_weights_from_tensor(self, *, serialized_named_tensors: Sequence[str], **arguments: Any) -> None:
-        """Copies tensors out of memory that the caller shares: for each rank of the engine one base64 text of the pickled
+        """Copies tensors out of memory that the caller shares: for each rank of the engine one base64 text of pickled
         handles. On a CPU the sender needs torch's sharing strategy `file_system`; the other kills the engine."""
         self._post("/update_weights_from_tensor", serialized_named_tensors=list(serialized_named_tensors), **arguments)
 
@@ -103,25 +122,28 @@ class EngineControl:
         self._post("/update_weights_from_disk", model_path=model_path)
 
     def weights_checksum(self) -> list[dict[str, Any]]:
-        """A dict for each rank of the engine: `checksums` (the engine's tensor name -> text), `per_gpu_checksum` (of them all)
-        and `parallelism_info`. Equal weights give equal checksums in any engine of the same parallel layout."""
+        """A dict for each rank of the engine: `checksums` (the engine's tensor name -> text), `per_gpu_checksum` (of
+        them all) and `parallelism_info`. Equal weights give equal checksums in any engine of the same parallel
+        layout."""
         return self._post("/weights_checker", action="checksum")["ranks"]
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def release_memory(self, tags: Sequence[Literal["weights", "kv_cache"]] = ("weights", "kv_cache")) -> None:
+    def release_memory(self, tags: Sequence[Memory] = ("weights", "kv_cache"), wait: float = 5.0) -> None:
         """Gives the device's memory back, until `resume_memory`. On a CPU the engine only notes it.
 
         Raises:
-            InferenceError: requests are running. SGLang itself would crash.
+            InferenceError: requests are still running after `wait` seconds. SGLang itself would crash.
         """
         try:
-            self.flush_cache()  # succeeds in the same states in which releasing does
+            self.flush_cache(wait)  # succeeds in the same states in which releasing does
         except RequestError as error:
-            raise InferenceError(f"{self.name} at {self.url}: only an idle engine can release its memory; {error}") from error
+            raise InferenceError(
+                f"{self.name} at {self.url}: only an idle engine can release its memory; {error}"
+            ) from error
         self._post("/release_memory_occupation", tags=list(tags))
 
-    def resume_memory(self, tags: Sequence[Literal["weights", "kv_cache"]] = ("weights", "kv_cache")) -> None:
+    def resume_memory(self, tags: Sequence[Memory] = ("weights", "kv_cache")) -> None:
         """Takes the memory again. The content of the weights is undefined until they are updated."""
         self._post("/resume_memory_occupation", tags=list(tags))
 
@@ -154,14 +176,17 @@ class EngineControl:
 def call_all(
     engines: Sequence[EngineControl], method: str, *, each: Sequence[dict[str, Any]] | None = None, **arguments: Any
 ) -> list[Any]:
-    """Calls `method` on all engines at once, with `arguments` and, for engine i, `each[i]`; returns their results in order.
+    """Calls `method` on all engines at once, with `arguments` and, for engine i, `each[i]`; returns their results in
+    order.
 
     Raises the first error to come; it names its engine. The other calls may still be under way then.
     """
     own = each or [{}] * len(engines)
     pool = ThreadPoolExecutor(max_workers=len(engines) or 1, thread_name_prefix="engines")
     try:
-        calls = [pool.submit(getattr(engine, method), **arguments, **mine) for engine, mine in zip(engines, own, strict=True)]
+        calls = [
+            pool.submit(getattr(engine, method), **arguments, **mine) for engine, mine in zip(engines, own, strict=True)
+        ]
         done, _ = wait(calls, return_when=FIRST_EXCEPTION)
         for call in done:
             call.result()

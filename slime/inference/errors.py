@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class InferenceError(RuntimeError):
-    """A server that didn't start, or an answer that isn't one. The message names the server, what was asked, and its words."""
+    """A server that didn't start, or gave no good answer. The message names it, what was asked, and its words."""
 
 
 class RequestError(InferenceError):

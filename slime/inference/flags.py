@@ -12,8 +12,8 @@ from slime.config.catalogue import READERS
 def flags(family: Literal["sglang", "router"], options: Mapping[str, Any]) -> list[str]:
     """{"mem_fraction_static": 0.5, "enable_metrics": True} -> ["--mem-fraction-static", "0.5", "--enable-metrics"].
 
-    Names have underscores and no family prefix. None leaves the option to its default; so does False for a switch that is off
-    by default, and negates one that isn't.
+    Names have underscores and no family prefix. None leaves an option to its default; so does False a switch that is
+    off by default, while it negates any other.
     """
     known = READERS[family].read()
     words: list[str] = []

@@ -14,16 +14,23 @@ from slime.inference.errors import InferenceError, RequestError
 
 
 def exchange(
-    method: str, url: str, path: str, body: Any = None, *, timeout: float, token: str | None = None, server: str = "server"
+    method: str,
+    url: str,
+    path: str,
+    body: Any = None,
+    *,
+    timeout: float,
+    token: str | None = None,
+    server: str = "server",
 ) -> bytes:
     """Sends `body` as JSON and returns the body of the answer.
 
-    `timeout` is in seconds, for connecting and then for each silence of the server: its answers to control calls come in
-    one piece. `server` is what messages call it.
+    `timeout` is in seconds, for connecting and then for each silence of the server, whose answers to control calls come
+    in one piece. `server` is what messages call it.
 
     Raises:
-        RequestError: the status is not 2xx; the message carries the body of the answer.
-        InferenceError: there was no answer: connection refused or lost, or the time is up.
+        RequestError: the status is not 2xx; the message carries the body of the answer. InferenceError: there was no
+        answer: connection refused or lost, or the time is up.
     """
     asked = f"{server} at {url}: {method} {path}"
     address = urlsplit(url)

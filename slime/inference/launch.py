@@ -1,7 +1,9 @@
-"""`python -m slime.inference.launch OPTIONS`: the stock SGLang server, with its own options; patched first where there is no CUDA.
+"""`python -m slime.inference.launch OPTIONS`: the stock SGLang server with its own options, patched where there is no
+CUDA.
 
-What is patched stands at the top of the module because the processes that the server spawns import this module again.
-A token in the environment variable SLIME_TOKEN becomes `--api-key`, which on a command line everyone on the machine could read.
+What is patched stands at the top of the module because the processes that the server spawns import this module again. A
+token in the environment variable SLIME_TOKEN becomes `--api-key`; on a command line everyone on the machine could read
+it.
 """
 
 import os
@@ -16,12 +18,12 @@ from slime.platform import sglang_cpu
 if not torch.cuda.is_available():
     sglang_cpu.patch()
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: E402  (SGLang only after it is patched)
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 
 def load_file(original: Callable[[str], str], ipc_name: str) -> str:
-    """SGLang's schedulers share their load in a file, in /dev/shm and left there when they are killed.
-    The temporary directory is ours to remove."""
+    """SGLang's schedulers share their load in a file, in /dev/shm and left there when they are killed. The temporary
+    directory is ours to remove."""
     return os.path.join(tempfile.gettempdir(), os.path.basename(original(ipc_name)))
 
 

@@ -1,6 +1,7 @@
 """`python -m slime.inference.launch_router OPTIONS`: the stock sglang-router, with its own options.
 
-A token in the environment variable SLIME_TOKEN becomes `--api-key`, which on a command line everyone on the machine could read.
+A token in the environment variable SLIME_TOKEN becomes `--api-key`; on a command line everyone on the machine could
+read it.
 """
 
 import os

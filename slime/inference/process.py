@@ -1,9 +1,9 @@
-"""A server in a process of its own, under a supervisor that ends it with us: what engines and the router have in common.
+"""A server in a process of its own, under a supervisor that ends it with us: what engines and router have in common.
 
 Invariants
-- `start` returns at once; a server counts as up when its own health check says so, before the deadline that `wait_ready` got.
-- The port is held for the server from `start` until it listens. If somebody takes it all the same, a port that we chose is
-  replaced by another, a few times; a port that the user chose is never replaced.
+- `start` returns at once; `wait_ready` when the server's own health check says so, or raises at its deadline.
+- The port is held for the server from `start` until it listens. If somebody takes it all the same, a port that we chose
+  is replaced by another, a few times; a port that the user chose is never replaced.
 - After `stop` nothing of the server is left; the log file stays.
 """
 
@@ -33,7 +33,8 @@ LOG_LINES = 25
 
 
 class ServerProcess(ABC):
-    """`name` is what messages call it. `port` None lets the system choose; `port` and `url` are settled once `wait_ready` returned."""
+    """`name` is what messages call it. `port` None lets the system choose; it is settled once `wait_ready` has
+    returned."""
 
     def __init__(self, name: str, *, host: str, port: int | None, log_path: Path) -> None:
         if host in ("0.0.0.0", "::", ""):
@@ -98,8 +99,8 @@ class ServerProcess(ABC):
         except OSError as error:
             self._release_ports()
             raise InferenceError(
-                f"{self.name}: cannot listen on port {self.port} of {self.host} ({error.strerror}): choose another, or none to have"
-                " a free one found"
+                f"{self.name}: cannot listen on port {self.port} of {self.host} ({error.strerror}): choose another, "
+                "or none to have a free one found"
             ) from error
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log_path, "ab") as log:
@@ -134,7 +135,9 @@ class ServerProcess(ABC):
             status = self._process.poll()
             if any(sign in self.log().lower() for sign in PORT_TAKEN):
                 if self._port_is_chosen or attempts == PORT_ATTEMPTS:
-                    raise InferenceError(f"{self.name}: port {self.port} of {self.host} was taken meanwhile.{self.log_tail()}")
+                    raise InferenceError(
+                        f"{self.name}: port {self.port} of {self.host} was taken meanwhile.{self.log_tail()}"
+                    )
                 attempts += 1
                 self.stop()
                 self.start()
@@ -168,7 +171,9 @@ class ServerProcess(ABC):
     def log_tail(self) -> str:
         """The last lines of the log, to be appended to a message."""
         lines = self.log().rstrip().splitlines()
-        return f" The last lines of {self.log_path}:\n" + "\n".join(f"    {line}" for line in lines[-LOG_LINES:] or ["(empty)"])
+        return f" The last lines of {self.log_path}:\n" + "\n".join(
+            f"    {line}" for line in lines[-LOG_LINES:] or ["(empty)"]
+        )
 
     def stop(self) -> None:
         """Ends the server and all it started; returns when nothing is left. Idempotent.
@@ -185,14 +190,19 @@ class ServerProcess(ABC):
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise InferenceError(f"{self.name}: could not be ended within {STOP_TIMEOUT_S:g} s.{self.log_tail()}") from None
+            raise InferenceError(
+                f"{self.name}: could not be ended within {STOP_TIMEOUT_S:g} s.{self.log_tail()}"
+            ) from None
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(
-        self, exception_type: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.stop()
 

@@ -34,7 +34,8 @@ DEFAULTS: dict[str, Any] = {
 
 
 class RouterWorkers:
-    """The engines behind a router. What it is asked to do it does in its own time; these calls wait until it is done."""
+    """The engines behind a router. It does in its own time what it is asked to do; these calls wait until it is
+    done."""
 
     name: str
     url: str
@@ -45,8 +46,8 @@ class RouterWorkers:
         return json.loads(self._call("GET", "/workers"))["workers"]
 
     def add_workers(self, urls: Sequence[str], timeout: float, token: str | None = None) -> None:
-        """Adds engines, which must be up, and waits until the router sends to them. `token` is the engines' own, default the
-        router's. Engines that the router has already are left as they are.
+        """Adds engines, which must be up, and waits until the router sends to them. `token` is the engines' own, by
+        default the router's. Engines that the router has already are left as they are.
 
         Raises:
             InferenceError: after `timeout` seconds it had not taken all; with what it says of the others.
@@ -62,7 +63,9 @@ class RouterWorkers:
             self.check()
             if time.monotonic() > deadline:
                 reasons = "; ".join(f"{url}: {self._reason(ids.get(url))}" for url in sorted(missing))
-                raise InferenceError(f"{self.name} at {self.url} has not taken these engines after {timeout:g} s: {reasons}")
+                raise InferenceError(
+                    f"{self.name} at {self.url} has not taken these engines after {timeout:g} s: {reasons}"
+                )
             time.sleep(0.05)
 
     def remove_worker(self, url: str, timeout: float) -> None:
@@ -164,8 +167,11 @@ class ExternalRouter(RouterWorkers):
 def router_from_config(
     config: Config, *, log_path: Path, host: str = "127.0.0.1", token: str | None = None
 ) -> Router | ExternalRouter:
-    """The router that --sglang-router-ip names, else one of our own. `host` is this machine's address as the others reach it."""
+    """The router that --sglang-router-ip names, else one of our own. `host` is this machine's address for the
+    others."""
     if config.sglang_router_ip is not None:
-        return ExternalRouter(f"http://{config.sglang_router_ip}:{config.sglang_router_port}", config.router.get("api_key"))
+        return ExternalRouter(
+            f"http://{config.sglang_router_ip}:{config.sglang_router_port}", config.router.get("api_key")
+        )
     options = {"request_timeout_secs": int(config.sglang_router_request_timeout_secs), **config.router}
     return Router(log_path=log_path, host=host, port=config.sglang_router_port, token=token, options=options)

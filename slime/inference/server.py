@@ -36,7 +36,7 @@ CPU_DEFAULTS: dict[str, Any] = {
     "max_total_tokens": 65536,
     "max_running_requests": 256,
 }
-KEEP_ALIVE_S = 120  # longer than the router and our client keep idle connections: who closes first never has a request on the way
+KEEP_ALIVE_S = 120  # longer than router and client keep idle connections, so that it never closes one just being used
 
 
 class EngineServer(ServerProcess):
@@ -79,12 +79,13 @@ class EngineServer(ServerProcess):
         host: str = "127.0.0.1",
         token: str | None = None,
     ) -> Self:
-        """Engine number `index` of a run. `host` is this machine's address as the others reach it; `token` is the run's."""
+        """Engine number `index` of a run. `host` is this machine's address as the others reach it; `token` is the
+        run's."""
         options = {
             "context_length": config.rollout_max_context_len,
             "random_seed": config.rollout_seed + index,
-            # The engine can only look for stop strings in text.
-            "skip_tokenizer_init": not config.rollout_stop,
+            # The engine can only look for stop strings in text, and users' functions may send and expect text.
+            "skip_tokenizer_init": not (config.rollout_stop or config.custom_generate_function_path),
             # What gives the memory of weights and KV cache back while the trainer has the device.
             "enable_memory_saver": device == "cuda" and bool(config.offload_rollout),
             **config.sglang,

@@ -1,8 +1,8 @@
-"""`python -m slime.inference.supervise STARTER_PID COMMAND...`: run a server, and end all of it when the starter is gone.
+"""`python -m slime.inference.supervise STARTER_PID COMMAND...`: run a server, and end all of it when its starter ends.
 
 Invariants
-- When this process has exited by itself, nothing of the server is left: no process and no temporary file. It exits when the
-  server ends, when the starter ends (however: the kernel tells), and on SIGTERM.
+- When this process has exited by itself, nothing of the server is left: no process and no temporary file. It exits when
+  the server ends, when the starter ends (however: the kernel tells), and on SIGTERM.
 - Killed itself, it takes the server with it; SGLang's workers then follow their parent.
 - While all is well it sleeps.
 
@@ -60,8 +60,8 @@ def main(starter: int, command: list[str]) -> int:
 
 
 def environment(temporary: str) -> dict[str, str]:
-    """SGLang leaves sockets and other files in the temporary directory when it is killed: it gets one of its own.
-    The compiler's cache is worth keeping."""
+    """SGLang leaves sockets and other files in the temporary directory when it is killed: it gets one of its own. The
+    compiler's cache is worth keeping."""
     compiled = Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
     return {"TORCHINDUCTOR_CACHE_DIR": str(compiled), **os.environ, "TMPDIR": temporary}
 

@@ -1,11 +1,12 @@
 """SGLang's `torch_native` attention in one padded call a layer; its own makes one call a request, in a Python loop.
 
-The functions are AROUND hooks of SGLang's plugin registry: `original` is the method they replace, which still serves whatever
-is unusual (cross-attention, sliding windows, a cache of another dtype) and batches whose padded form would be too big.
+The functions are AROUND hooks of SGLang's plugin registry: `original` is the method they replace. It still serves what
+is unusual (cross-attention, sliding windows, a cache of another dtype), and batches whose padded form would be too big.
 The result is the original's up to rounding; `output` is written in place and returned, as there.
 
-Shape suffixes: B requests of the batch · N their new tokens, concatenated · Q new tokens of the longest request · K tokens of
-the longest request, cached ones included · S slots of the cache · H query heads · G key-value heads · D head size.
+Shape suffixes: B requests of the batch · N their new tokens, concatenated · Q new tokens of the longest request · K
+tokens of the longest request, cached ones included · S slots of the cache · H query heads · G key-value heads · D head
+size.
 """
 
 from __future__ import annotations

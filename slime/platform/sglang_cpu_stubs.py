@@ -32,7 +32,7 @@ class StandInClass:
 
 
 class StandIn(ModuleType):
-    __path__: list[str] = []  # a package, so that modules below it can be imported
+    __path__ = ()  # a package, so that modules below it can be imported
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -78,7 +78,9 @@ class StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         elif module.__name__ == "IPython":
             module.get_ipython = lambda: None  # "not in a notebook", as the real one says
         elif module.__name__ == "triton.language":
-            module.constexpr = type("constexpr", (), {"__init__": lambda self, value=None: setattr(self, "value", value)})
+            module.constexpr = type(
+                "constexpr", (), {"__init__": lambda self, value=None: setattr(self, "value", value)}
+            )
 
 
 def install() -> None:

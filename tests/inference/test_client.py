@@ -65,7 +65,9 @@ def ok(n: int = 1) -> web.Response:
     return web.json_response(ANSWER if n == 1 else [ANSWER] * n)
 
 
-def ask(run: Run, server: StandIn, *, timeout: float = 30, token: str | None = None, **arguments: Any) -> list[Generation]:
+def ask(
+    run: Run, server: StandIn, *, timeout: float = 30, token: str | None = None, **arguments: Any
+) -> list[Generation]:
     async def one() -> list[Generation]:
         async with server.serve() as url, GenerateClient(url, token, timeout=timeout) as client:
             return await client.generate([1, 2], {"temperature": 1.0}, **arguments)
@@ -87,7 +89,12 @@ def test_an_answer_becomes_plain_lists(run: Run) -> None:
 def test_the_request_carries_n_the_token_and_the_session(run: Run) -> None:
     server = StandIn(lambda _: ok(8))
     ask(run, server, token="secret", n=8, session="game-3", rid="r")
-    expected = {"input_ids": [1, 2], "sampling_params": {"temperature": 1.0, "n": 8}, "return_logprob": True, "rid": "r"}
+    expected = {
+        "input_ids": [1, 2],
+        "sampling_params": {"temperature": 1.0, "n": 8},
+        "return_logprob": True,
+        "rid": "r",
+    }
     assert server.bodies == [expected]
     assert server.headers[0]["Authorization"] == "Bearer secret"
     assert server.headers[0][SESSION_HEADER] == "game-3"
@@ -143,7 +150,7 @@ def test_a_silent_server_is_given_up_at_the_deadline(run: Run) -> None:
             await asyncio.sleep(2)
             return web.Response()
 
-    with pytest.raises(InferenceError, match="no answer to a request for generation within 0.5 s"):
+    with pytest.raises(InferenceError, match=r"no answer to a request for generation within 0.5 s"):
         ask(run, Silent(lambda _: None), timeout=0.5)
 
 

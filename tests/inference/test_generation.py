@@ -42,13 +42,17 @@ def test_log_probs_equal_hf_in_a_batch_of_mixed_lengths(client: GenerateClient, 
 
     async def all_at_once() -> list[list[Generation]]:
         asked = enumerate(prompts(24, seed=1))
-        return await asyncio.gather(*(client.generate(p, {"max_new_tokens": 2 + 3 * i, "ignore_eos": True}) for i, p in asked))
+        return await asyncio.gather(
+            *(client.generate(p, {"max_new_tokens": 2 + 3 * i, "ignore_eos": True}) for i, p in asked)
+        )
 
     for prompt, (generation,) in zip(prompts(24, seed=1), run(all_at_once()), strict=True):
         check(reference, prompt, generation)
 
 
-def test_log_probs_equal_hf_after_hits_of_the_prefix_cache(client: GenerateClient, reference: Reference, run: Run) -> None:
+def test_log_probs_equal_hf_after_hits_of_the_prefix_cache(
+    client: GenerateClient, reference: Reference, run: Run
+) -> None:
     prefix, *tails = prompts(4, seed=2, shortest=20)
     run(client.generate(prefix, {"max_new_tokens": 1}))
     for tail in tails:
@@ -90,7 +94,9 @@ def test_a_stream_grows_to_the_whole_sample(client: GenerateClient, reference: R
     prompt = prompts(1, seed=7)[0]
 
     async def collect() -> list[Generation]:
-        return [part async for part in client.stream(prompt, {"temperature": 0, "max_new_tokens": 10, "ignore_eos": True})]
+        return [
+            part async for part in client.stream(prompt, {"temperature": 0, "max_new_tokens": 10, "ignore_eos": True})
+        ]
 
     parts = run(collect())
     greedy = reference.greedy(prompt, 10)
@@ -107,7 +113,9 @@ def test_a_refused_request_raises_once_with_the_engines_words(client: GenerateCl
         run(client.generate([5] * 1000, {}))
 
 
-def test_abort_returns_partial_samples(client: GenerateClient, engine: EngineServer, reference: Reference, run: Run) -> None:
+def test_abort_returns_partial_samples(
+    client: GenerateClient, engine: EngineServer, reference: Reference, run: Run
+) -> None:
     prompt = prompts(1, seed=8)[0]
 
     async def abort_midway() -> list[Generation]:

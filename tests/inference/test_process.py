@@ -64,7 +64,9 @@ def test_two_servers_of_one_machine_do_not_collide(tmp_path: Path) -> None:
 def test_it_listens_on_loopback_only(log: Path) -> None:
     with Router(log_path=log) as router:
         router.wait_ready(START_TIMEOUT_S)
-        sockets = [s for process in family(router) for s in process.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
+        sockets = [
+            s for process in family(router) for s in process.net_connections("tcp") if s.status == psutil.CONN_LISTEN
+        ]
         assert len(sockets) >= 2  # requests and metrics
         assert {s.laddr.ip for s in sockets} == {"127.0.0.1"}
 
@@ -165,10 +167,15 @@ time.sleep(600)
 
 @pytest.mark.parametrize("victim", ["starter", "supervisor"])
 def test_killed_without_warning_nothing_of_the_server_is_left(log: Path, victim: str) -> None:
-    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(log)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."})
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(log)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
+    )
     supervisor = psutil.Process(int(starter.stdout.readline()))
     processes = [supervisor, *supervisor.children(recursive=True)]
     os.kill(starter.pid if victim == "starter" else supervisor.pid, signal.SIGKILL)
-    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes), "the router has ended")
+    until(
+        lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes),
+        "the router has ended",
+    )
     starter.kill()
     starter.wait()
