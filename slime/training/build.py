@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 import torch
 from megatron.core import parallel_state as mpu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.extensions.transformer_engine import HAVE_TE
 from megatron.core.models.gpt import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -88,9 +89,11 @@ def build(config: Config, parallel: Parallel, family: Family, *, with_reference:
 
 
 def transformer_config(config: Config, parallel: Parallel, family: Family) -> TransformerConfig:
-    """Raises ValueError for combinations that Megatron refuses, in its words."""
+    """Raises ValueError without the layers that are asked for, and, in Megatron's words, for what Megatron refuses."""
     on_cpu = not parallel.device.is_cuda
     implementation = config.transformer_impl or ("local" if on_cpu else "transformer_engine")
+    if implementation == "transformer_engine" and not HAVE_TE:
+        raise ValueError("--transformer-impl transformer_engine: the package transformer-engine is not installed; use local")
     virtual = config.megatron.get("virtual_pipeline_model_parallel_size")
     dtype = torch.bfloat16 if config.bf16 else torch.float32
     model = family.transformer_fields()

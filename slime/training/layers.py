@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core.models.common.embeddings import rope_utils
-from megatron.core.models.gpt.gpt_layer_specs import HAVE_TE, get_gpt_decoder_block_spec
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
@@ -34,12 +34,9 @@ def block_spec(config: TransformerConfig, vp_stage: int | None = None) -> Transf
     """Layers of this pipeline stage, dense and mixture-of-experts as `config.moe_layer_freq` says.
 
     Raises:
-        ValueError: `--transformer-impl transformer_engine` without Transformer Engine, or a model that the local layers
-            can't express.
+        ValueError: a model that the local layers can't express.
     """
     if config.transformer_impl == "transformer_engine":
-        if not HAVE_TE:
-            raise ValueError("--transformer-impl transformer_engine: the package transformer-engine is not installed; use local")
         return get_gpt_decoder_block_spec(config, use_transformer_engine=True, vp_stage=vp_stage)
     beyond = {
         f"normalization {config.normalization}": config.normalization != "RMSNorm",

@@ -96,7 +96,7 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
     if world_size % model_ranks:
         raise ValueError(
             f"{world_size} training ranks can't be divided into models of {model_ranks} ranks: "
-            + " x ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items())
+            + " x ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items() if size > 1)
         )
     device = claim(config.device, local_rank=int(os.environ.get("LOCAL_RANK", rank)), backend=config.distributed_backend)
     timeout = timedelta(minutes=config.distributed_timeout_minutes)

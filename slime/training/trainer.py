@@ -54,7 +54,11 @@ class Trainer:
             raise ValueError("--use-kl-loss and --kl-coef compare with a reference model: give its directory with --ref-load")
         family = family_of(read_hf_config(config.hf_checkpoint))
         self.parallel = start(config, rank, world_size, master_addr, master_port)
-        self.model = build(config, self.parallel, family, with_reference=self.needs_reference)
+        try:
+            self.model = build(config, self.parallel, family, with_reference=self.needs_reference)
+        except Exception:
+            self.parallel.stop()
+            raise
         self.loss = PolicyLoss(config) if self.is_policy else SFTLoss(config)
         self.scoring = Scoring(
             vocab_size=family.config["vocab_size"],
@@ -78,6 +82,8 @@ class Trainer:
             ValueError: the Batch lacks what the options need.
             RuntimeError: a gradient is not finite. A note says in which rollout and step.
         """
+        if not batch.steps:
+            raise ValueError(f"rollout {rollout_id} has no samples to train on")
         report = Report(self.parallel)
         with report.clock("train"):
             with report.clock("data_preprocess"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tests.training.rollouts import Made, shares
+from tests.training.rollouts import Made, Trained, shares
 
 COMMON = ["--rollout-batch-size", "10", "--num-rollout", "10", "--no-bf16", "--lr", "1e-3", "--rollout-temperature", "1.0"]
 
@@ -25,13 +25,15 @@ def trainer(directory: str, *options: str):
         made.close()
 
 
-def train(directory: str, options: list[str], samples: list[Made], rollouts: int = 2, **sharing: Any) -> list[Any]:
-    """TrainResults of the same rollout trained on a few times."""
+def train(directory: str, options: list[str], samples: list[Made], rollouts: int = 2, **sharing: Any) -> list[Trained]:
+    """Trains on the same rollout a few times."""
     with trainer(directory, *options) as made:
-        return [made.train(i, shares(samples, made.dp_size, **sharing)[made.dp_rank]) for i in range(rollouts)]
+        batch = shares(samples, made.dp_size, **sharing)[made.dp_rank]
+        results = [made.train(i, batch) for i in range(rollouts)]
+    return [Trained(result.rollout, result.steps) for result in results]
 
 
-def train_all(cases: dict[str, tuple[Any, ...]]) -> dict[str, list[Any]]:
+def train_all(cases: dict[Any, tuple[Any, ...]]) -> dict[Any, list[Trained]]:
     """`train` of several cases, one after another in the same processes: starting those takes longer than the cases."""
     return {name: train(*arguments[:3], **arguments[3]) for name, arguments in cases.items()}
 
@@ -46,3 +48,26 @@ def response_log_probs(directory: str, options: list[str], samples: list[Made], 
         packer = Packer(batch, device=made.parallel.device.torch)
         micro_batches = [packer.pack(chosen, step) for step in batch.steps for chosen in step.micro_batches]
         return [x for scores in log_probs(made.model.chunks, micro_batches, made.scoring) for x in scores.tolist()]
+
+
+def save_and_export(directory: str, path: str, samples: list[Made]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """After a step of training: the tensors that `weights` yields, and those in the directory that `save_hf` wrote."""
+    from safetensors.torch import load_file
+
+    with trainer(directory) as made:
+        made.train(0, shares(samples, micro_batch_size=10)[0])
+        made.save_hf(path)
+        exported = {name: tensor.clone() for bucket in made.weights(50_000) for name, tensor in bucket}
+    return exported, load_file(f"{path}/model.safetensors")
+
+
+def refusals(cases: dict[str, tuple[str, list[str], list[Made], bool]]) -> dict[str, str]:
+    """What one rank says to each case (directory, options, samples, with log-probs); "" where it does not mind."""
+    said = {}
+    for name, (directory, options, samples, log_probs) in cases.items():
+        try:
+            train(directory, options, samples, rollouts=1, micro_batch_size=10, log_probs=log_probs)
+            said[name] = ""
+        except Exception as error:
+            said[name] = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+    return said

@@ -28,6 +28,14 @@ class Made:
         self.log_probs = self.log_probs or [-2.0] * self.response
 
 
+@dataclass
+class Trained:
+    """A TrainResult that can be read without importing Megatron."""
+
+    rollout: dict[str, float]
+    steps: list[dict[str, float]]
+
+
 def varied(count: int = 10, seed: int = 0, multiple: int = 1) -> list[Made]:
     """Samples of unequal lengths, multiples of `multiple`; among them one that is all masked, one with a masked middle, one long."""
     rng = np.random.default_rng(seed)

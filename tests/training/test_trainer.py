@@ -1,0 +1,275 @@
+"""What a Trainer reports and does on one rank, against values worked out by hand from transformers' logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from slime.tiny import write_checkpoint
+from tests.distributed import run_ranks
+from tests.training.expected import mean_of_sample_means, mean_of_tokens, score
+from tests.training.ranks import refusals, save_and_export, train_all
+from tests.training.rollouts import Made, varied
+
+SFT = ["--loss-type", "sft_loss"]
+ROLLOUT = ["--use-rollout-logprobs"]
+PER_TOKEN = ["--calculate-per-token-loss"]
+TOGETHER = {"micro_batch_size": 10}
+TWO_STEPS = {"micro_batch_size": 10, "num_steps": 2}
+SAMPLES = varied()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("trainer")
+
+
+@pytest.fixture(scope="module")
+def model(directory):
+    return str(write_checkpoint(directory / "model"))
+
+
+@pytest.fixture(scope="module")
+def other(directory):
+    return str(write_checkpoint(directory / "other", seed=1))
+
+
+@pytest.fixture(scope="module")
+def results(model, other):
+    masked = [Made(s.tokens, s.response, 1.0, mask=[0] * s.response) for s in SAMPLES]
+    nothing_sampled = [Made(s.tokens, s.response, s.reward, s.mask, [0.0 if m else -1e30 for m in s.mask]) for s in SAMPLES]
+    kl = ["--use-kl-loss", "--kl-loss-coef", "0.5", "--kl-loss-type", "k3", "--ref-load"]
+    cases = {
+        "sft": (model, SFT, SAMPLES, TOGETHER),
+        "sft per token": (model, SFT + PER_TOKEN, SAMPLES, TOGETHER),
+        "sft, all masked": (model, SFT, masked, TOGETHER),
+        "policy": (model, [], SAMPLES, TWO_STEPS),
+        "rollout log-probs": (model, ROLLOUT, SAMPLES, TWO_STEPS),
+        "rollout log-probs, per token": (model, ROLLOUT + PER_TOKEN, SAMPLES, TOGETHER),
+        "all masked": (model, ["--normalize-advantages"], masked, TOGETHER),
+        "masked tokens without log-probs": (model, ROLLOUT, nothing_sampled, TOGETHER),
+        "reference is the actor": (model, [*kl, model], SAMPLES, TWO_STEPS),
+        "other reference": (model, [*kl, other], SAMPLES, TOGETHER),
+        "KL penalty": (model, ["--kl-coef", "0.5", "--kl-loss-type", "k1", "--ref-load", other], SAMPLES, TOGETHER),
+        "entropy bonus": (model, ["--entropy-coef", "0.01"], SAMPLES, TOGETHER),
+        "temperature": (model, ["--rollout-temperature", "0.5"], SAMPLES, TOGETHER),
+        "warm-up and decay": (
+            model,
+            ["--lr-warmup-iters", "2", "--lr-decay-style", "linear", "--lr-decay-iters", "6", "--min-lr", "1e-4"],
+            SAMPLES,
+            {"micro_batch_size": 10, "num_steps": 4},
+        ),
+        "bf16": (model, ["--bf16"], SAMPLES, TWO_STEPS),
+    }
+    return run_ranks(train_all, 1, cases, deadline=280)[0]
+
+
+@pytest.fixture(scope="module")
+def scored(model):
+    return score(model, SAMPLES)
+
+
+def first_step(results, case):
+    return results[case][0].steps[0]
+
+
+# Supervised fine-tuning.
+
+
+def test_sft_loss_is_the_mean_of_cross_entropies_of_samples(results, scored):
+    want = mean_of_sample_means(scored, [-s.log_probs for s in scored])
+    assert first_step(results, "sft")["train/loss"] == pytest.approx(want, abs=1e-5)
+
+
+def test_sft_loss_per_token(results, scored):
+    assert first_step(results, "sft per token")["train/loss"] == pytest.approx(mean_of_tokens(scored, [-s.log_probs for s in scored]), abs=1e-5)
+
+
+def test_sft_learns(results):
+    assert results["sft"][1].steps[0]["train/loss"] < first_step(results, "sft")["train/loss"]
+
+
+@pytest.mark.parametrize("case", ["sft, all masked", "all masked"])
+def test_nothing_to_learn_from(case, results):
+    for rollout in results[case]:
+        assert all(np.isfinite(value) for value in rollout.steps[0].values())
+        assert rollout.steps[0]["train/loss"] == rollout.steps[0]["train/grad_norm"] == 0
+
+
+# The policy loss, and what it is made of.
+
+
+def test_log_probs_of_trainer_and_engine(results, scored):
+    rollout = results["policy"][0].rollout
+    assert rollout["rollout/log_probs"] == pytest.approx(mean_of_sample_means(scored, [s.log_probs for s in scored]), abs=1e-5)
+    assert rollout["rollout/rollout_log_probs"] == pytest.approx(mean_of_sample_means(scored, [s.rollout for s in scored]), abs=1e-5)
+
+
+def test_sample_metrics(results):
+    rollout = results["policy"][0].rollout
+    assert rollout["rollout/rewards"] == pytest.approx(np.mean([s.reward for s in SAMPLES]), abs=1e-6)
+    assert rollout["rollout/truncated"] == 0.1
+    assert rollout["rollout/response_lengths"] == np.mean([s.response for s in SAMPLES])
+    assert rollout["rollout/total_lengths"] == np.mean([len(s.tokens) for s in SAMPLES])
+
+
+def test_the_first_step_is_on_policy(results):
+    step = first_step(results, "policy")
+    unmasked = [s.reward if any(s.mask) else 0.0 for s in SAMPLES[:5]]
+    assert step["train/pg_loss"] == pytest.approx(-np.mean(unmasked), abs=1e-5)
+    assert step["train/ppo_kl"] == pytest.approx(0, abs=1e-6) and step["train/pg_clipfrac"] == 0
+
+
+def test_old_log_probs_stay_fixed_over_the_steps_of_a_rollout(results):
+    assert abs(results["policy"][0].steps[1]["train/ppo_kl"]) > 1e-4
+
+
+def test_mismatch_of_each_step_from_the_recomputed_log_probs(results, scored):
+    for step, part in zip(results["policy"][0].steps, (scored[:5], scored[5:]), strict=True):
+        differences = [(s.log_probs - s.rollout).abs() for s in part]
+        assert step["train/train_rollout_logprob_abs_diff"] == pytest.approx(mean_of_tokens(part, differences), abs=1e-5)
+        largest = max((d * s.mask).max().item() for d, s in zip(differences, part))
+        assert step["train/train_rollout_logprob_abs_diff_max"] == pytest.approx(largest, abs=1e-5)
+
+
+def test_mismatch_costs_no_forward_pass_with_rollout_log_probs(results):
+    rollout = results["rollout log-probs"][0]
+    assert "perf/log_probs_time" not in rollout.rollout and "rollout/log_probs" not in rollout.rollout
+    name = "train/train_rollout_logprob_abs_diff"
+    assert rollout.steps[0][name] == pytest.approx(first_step(results, "policy")[name], abs=1e-5)
+    assert name not in rollout.steps[1]  # the weights are not those that sampled any more
+
+
+@pytest.mark.parametrize(
+    ("case", "count", "mean"),
+    [("rollout log-probs", 5, mean_of_sample_means), ("rollout log-probs, per token", 10, mean_of_tokens)],
+)
+def test_policy_loss_against_the_engines_log_probs(case, count, mean, results, scored):
+    part = scored[:count]
+    ratios = [(s.log_probs - s.rollout).exp() for s in part]
+    losses = [-torch.minimum(r * s.sample.reward, r.clamp(0.8, 1.2) * s.sample.reward) for r, s in zip(ratios, part)]
+    step = first_step(results, case)
+    assert step["train/pg_loss"] == pytest.approx(mean(part, losses), abs=1e-5)
+    assert step["train/ppo_kl"] == pytest.approx(mean(part, [s.rollout - s.log_probs for s in part]), abs=1e-5)
+    clipped = [((r.clamp(0.8, 1.2) - r) * s.sample.reward < 0).float() for r, s in zip(ratios, part)]
+    assert step["train/pg_clipfrac"] == pytest.approx(mean(part, clipped), abs=1e-5)
+
+
+def test_old_log_probs_of_masked_tokens_do_not_matter(results):
+    assert all(np.isfinite(value) for value in first_step(results, "masked tokens without log-probs").values())
+
+
+def test_entropy_and_its_bonus(results, scored):
+    entropy = mean_of_sample_means(scored, [s.entropy for s in scored])
+    step = first_step(results, "entropy bonus")
+    assert step["train/entropy_loss"] == pytest.approx(entropy, abs=1e-5)
+    assert step["train/loss"] == pytest.approx(step["train/pg_loss"] - 0.01 * entropy, abs=1e-5)
+
+
+def test_log_probs_are_of_logits_over_the_temperature(results, model):
+    at_half = score(model, SAMPLES, temperature=0.5)
+    want = mean_of_sample_means(at_half, [s.log_probs for s in at_half])
+    assert results["temperature"][0].rollout["rollout/log_probs"] == pytest.approx(want, abs=1e-5)
+
+
+# The reference model.
+
+
+def test_no_kl_to_a_reference_that_is_the_actor(results):
+    rollout = results["reference is the actor"][0]
+    assert rollout.steps[0]["train/kl_loss"] == 0
+    assert rollout.rollout["rollout/ref_log_probs"] == rollout.rollout["rollout/log_probs"]
+
+
+def test_the_reference_stays_while_the_actor_learns(results):
+    first, second = results["reference is the actor"]
+    assert second.steps[0]["train/kl_loss"] > 1e-5
+    assert second.rollout["rollout/ref_log_probs"] == first.rollout["rollout/ref_log_probs"]
+
+
+def test_another_reference(results, scored, other):
+    reference = score(other, SAMPLES)
+    rollout = results["other reference"][0]
+    want = mean_of_sample_means(scored, [r.log_probs for r in reference])
+    assert rollout.rollout["rollout/ref_log_probs"] == pytest.approx(want, abs=1e-5)
+    difference = [s.log_probs - r.log_probs for s, r in zip(scored, reference)]
+    kl = mean_of_sample_means(scored, [(-d).exp() - 1 + d for d in difference])
+    step = rollout.steps[0]
+    assert step["train/kl_loss"] == pytest.approx(kl, rel=1e-5, abs=1e-5)
+    assert step["train/loss"] == pytest.approx(step["train/pg_loss"] + 0.5 * step["train/kl_loss"], abs=1e-5)
+
+
+def test_scoring_by_the_reference_leaves_the_actor_as_it_was(results):
+    assert results["other reference"][0].rollout["rollout/log_probs"] == results["policy"][0].rollout["rollout/log_probs"]
+
+
+def test_a_kl_penalty_lowers_the_advantages(results, scored, other):
+    reference = score(other, SAMPLES)
+    penalised = [s.sample.reward - 0.5 * (s.log_probs - r.log_probs) for s, r in zip(scored, reference)]
+    want = mean_of_sample_means(scored, penalised)
+    assert results["KL penalty"][0].rollout["rollout/advantages"] == pytest.approx(want, abs=1e-5)
+
+
+# Steps, times, precision.
+
+
+def test_learning_rate_warms_up_and_decays(results):
+    rates = [step["train/lr-pg_0"] for rollout in results["warm-up and decay"] for step in rollout.steps]
+    assert rates == pytest.approx([0, 5e-4, 1e-3, 7.75e-4, 5.5e-4, 3.25e-4, 1e-4, 1e-4])
+
+
+def test_steps_are_counted_over_rollouts(results):
+    steps = [step for rollout in results["policy"] for step in rollout.steps]
+    assert [step["train/step"] for step in steps] == [0, 1, 2, 3]
+    assert [step["train/global_batch_size"] for step in steps] == [5, 5, 5, 5]
+
+
+def test_every_phase_has_its_time(results):
+    rollout = results["other reference"][0].rollout
+    names = ("train", "data_preprocess", "log_probs", "ref_log_probs", "actor_train")
+    assert all(0 < rollout[f"perf/{name}_time"] <= rollout["perf/train_time"] for name in names)
+    assert all(rollout[f"perf/{name}_tflops"] > 0 for name in ("log_probs", "ref_log_probs", "actor_train"))
+    assert rollout["perf/actor_train_tok_per_s"] > 0
+
+
+def test_bfloat16_is_near_float32(results):
+    for got, want in zip(results["bf16"][0].steps, results["policy"][0].steps, strict=True):
+        assert got["train/loss"] == pytest.approx(want["train/loss"], abs=0.02)
+        assert got["train/grad_norm"] == pytest.approx(want["train/grad_norm"], rel=0.05)
+
+
+# Weights, and what is refused.
+
+
+def test_exported_and_saved_weights_are_the_same_and_trained(directory, model):
+    ((exported, saved),) = run_ranks(save_and_export, 1, model, str(directory / "saved"), SAMPLES)
+    before = load_file(f"{model}/model.safetensors")
+    assert exported.keys() == saved.keys() == before.keys()
+    assert all(torch.equal(exported[name], saved[name]) for name in saved)
+    assert all((saved[name] - before[name]).abs().max() > 1e-5 for name in saved)
+
+
+def test_refusals(model):
+    promptless = [*SAMPLES[:3], Made([5, 6, 7], 3)]
+    not_a_number = [*SAMPLES[:3], Made([5, 6, 7], 2, reward=float("nan"))]
+    cases = {
+        "no log-probs": (model, ROLLOUT, SAMPLES, False),
+        "no reference": (model, ["--kl-coef", "0.1"], SAMPLES, True),
+        "no prompt": (model, [], promptless, True),
+        "not a number": (model, [], not_a_number, True),
+        "no samples": (model, [], [], True),
+        "too many ranks": (model, ["--tensor-model-parallel-size", "2"], SAMPLES, True),
+        "Transformer Engine": (model, ["--transformer-impl", "transformer_engine"], SAMPLES, True),
+        "fine": (model, [], SAMPLES, False),
+    }
+    (said,) = run_ranks(refusals, 1, cases)
+    assert "--use-rollout-logprobs: the rollout has no log-probs" in said["no log-probs"]
+    assert "--ref-load" in said["no reference"]
+    assert "sample 3 has no prompt token" in said["no prompt"]
+    assert "NaN" in said["not a number"] and "in rollout 0, optimizer step 0 of it, on training rank 0" in said["not a number"]
+    assert "rollout 0 has no samples" in said["no samples"]
+    assert "1 training ranks can't be divided into models of 2 ranks: --tensor-model-parallel-size 2" in said["too many ranks"]
+    assert "transformer-engine is not installed" in said["Transformer Engine"]
+    assert said["fine"] == ""
