@@ -48,6 +48,7 @@ def main() -> None:
     config = from_command_line()
     # Ray takes a second to import, which --help, --check and a misspelled option need not wait for.
     from slime.cluster.job import Job
+    from slime.cluster.local_ray import RayStartError
     from slime.cluster.placement import PlacementError
     from slime.cluster.session import Session
     from slime.cluster.wait import ActorFailed, Stalled
@@ -60,7 +61,7 @@ def main() -> None:
             with Job(config, session, console) as job:
                 train(job.config, job, recorder)
         print_summary(run)
-    except (ActorFailed, Stalled, PlacementError, RunDirError, TrackerError) as error:
+    except (ActorFailed, Stalled, PlacementError, RayStartError, RunDirError, TrackerError) as error:
         sys.exit(f"slime: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -31,7 +31,7 @@ _START_TRIES = 2
 
 
 class RayStartError(RuntimeError):
-    """Ray did not come up. The message says where its logs are."""
+    """Ray did not come up or could not be joined. The message says why, or where its logs are."""
 
 
 class LocalRay:

@@ -85,7 +85,7 @@ def plan(
         )
     if per_engine > per_node and per_engine % per_node:
         raise PlacementError(
-            f"an engine of {per_engine} devices spans nodes of {per_node}: it must take whole ones (--num-gpus-per-node)"
+            f"an engine of {per_engine} devices spans nodes of {per_node} (--num-gpus-per-node): it takes whole ones"
         )
     bundles = [train_per_node] * train_nodes
     train = [Seat(bundle, index) for bundle, size in enumerate(bundles) for index in range(size)]

@@ -19,6 +19,7 @@ import glob
 import os
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -31,7 +32,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from slime.cluster import reaper
 from slime.cluster.environment import environment
 from slime.cluster.interrupt import Interrupt
-from slime.cluster.local_ray import LocalRay
+from slime.cluster.local_ray import LocalRay, RayStartError
 from slime.cluster.wait import wait
 
 if TYPE_CHECKING:
@@ -106,7 +107,13 @@ class Session:
         """Connects to the cluster that is there; each of its machines gets a reaper for what this run starts on it."""
         variables = {name: os.environ[name] for name in (reaper.RUN_ID, "SPT_NOENV")}
         self._undo.callback(ray.shutdown)
-        ray.init(namespace=self.run_id, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="error")
+        options = {"namespace": self.run_id, "log_to_driver": False, "logging_level": "error"}
+        try:
+            _knock(os.environ["RAY_ADDRESS"])
+            ray.init(runtime_env={"env_vars": variables}, **options)
+        except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            address = os.environ["RAY_ADDRESS"]
+            raise RayStartError(f"cannot join the Ray cluster at RAY_ADDRESS={address}: {error}") from error
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         guards = [
             _NodeGuard.options(
@@ -132,6 +139,13 @@ class _NodeGuard:
 
     def close(self) -> None:
         self._guard.close()  # ends this process as well
+
+
+def _knock(address: str) -> None:
+    """Raises OSError if nobody answers at `host:port`: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "//" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _close_guards(guards: list[Any]) -> None:

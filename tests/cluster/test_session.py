@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -195,6 +196,22 @@ def _listening(pids: set[int]) -> set[str]:
                 words = bytes.fromhex(fields[1].split(":")[0])[-4:]  # an IPv4 address, or the tail of a mapped one
                 addresses.add(".".join(map(str, reversed(words))))
     return addresses
+
+
+def test_a_cluster_that_does_not_answer_is_said_at_once_and_leaves_nothing(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    command = [sys.executable, "-m", "tests.cluster.driver", str(tmp_path), "serve"]
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "RAY_ADDRESS": address},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert f"cannot join the Ray cluster at RAY_ADDRESS={address}: " in ended.stderr
+    assert "Connection refused" in ended.stderr.splitlines()[-1]
 
 
 FOREIGN_CLUSTER = """
