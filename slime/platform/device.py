@@ -44,7 +44,9 @@ def claim(requested: str, *, local_rank: int = 0, backend: str = "nccl") -> Devi
             )
         return Device(torch.device("cpu"), "gloo")
     if requested == "cpu":
-        raise RuntimeError("--device cpu on a machine with GPUs: hide them from the training processes with CUDA_VISIBLE_DEVICES=''")
+        raise RuntimeError(
+            "--device cpu on a machine with GPUs: hide them from the training processes with CUDA_VISIBLE_DEVICES=''"
+        )
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return Device(device, backend)

@@ -68,7 +68,9 @@ def _stand_in_for_triton_kernels() -> None:
             raise AttributeError(attribute)
 
         def missing(*args: Any, **kwargs: Any) -> None:
-            raise NotImplementedError(f"Megatron's {attribute} (--moe-paged-stash) needs triton, which is not installed")
+            raise NotImplementedError(
+                f"Megatron's {attribute} (--moe-paged-stash) needs triton, which is not installed"
+            )
 
         return missing
 

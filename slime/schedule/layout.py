@@ -42,7 +42,9 @@ def lay_out(
     if row_multiple % sequence_multiple:
         raise ValueError(f"row_multiple is {row_multiple}, not a multiple of 2 x {cp_size} context-parallel ranks")
     if (responses_B >= lengths_B).any():
-        raise ValueError(f"sample {int(np.argmax(responses_B >= lengths_B))} of the micro-batch has no token before its response")
+        raise ValueError(
+            f"sample {int(np.argmax(responses_B >= lengths_B))} of the micro-batch has no token before its response"
+        )
     padded = -(-lengths_B // sequence_multiple) * sequence_multiple
     used = int(padded.sum())
     filling = -(-max(used, 1) // row_multiple) * row_multiple - used

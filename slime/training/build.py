@@ -77,7 +77,8 @@ def build(config: Config, parallel: Parallel, family: Family, *, with_reference:
             transformer,
             ddp_config,
             Float16Module(transformer, chunk) if config.bf16 else chunk,
-            disable_bucketing=index > 0,  # as in Megatron: only the first chunk's reduction can be hidden behind other work
+            disable_bucketing=index
+            > 0,  # as in Megatron: only the first chunk's reduction can be hidden behind other work
         )
         for index, chunk in enumerate(bare)
     ]
@@ -93,7 +94,9 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
     on_cpu = not parallel.device.is_cuda
     implementation = config.transformer_impl or ("local" if on_cpu else "transformer_engine")
     if implementation == "transformer_engine" and not HAVE_TE:
-        raise ValueError("--transformer-impl transformer_engine: the package transformer-engine is not installed; use local")
+        raise ValueError(
+            "--transformer-impl transformer_engine: the package transformer-engine is not installed; use local"
+        )
     virtual = config.megatron.get("virtual_pipeline_model_parallel_size")
     dtype = torch.bfloat16 if config.bf16 else torch.float32
     model = family.transformer_fields()
@@ -129,7 +132,9 @@ def _virtual_stages(config: TransformerConfig) -> Sequence[int | None]:
     return range(size) if size else [None]
 
 
-def _chunk(config: Config, transformer: TransformerConfig, family: Family, parallel: Parallel, vp_stage: int | None) -> GPTModel:
+def _chunk(
+    config: Config, transformer: TransformerConfig, family: Family, parallel: Parallel, vp_stage: int | None
+) -> GPTModel:
     model = GPTModel(
         config=transformer,
         transformer_layer_spec=block_spec(transformer, vp_stage=vp_stage),
@@ -170,11 +175,15 @@ def _schedule(config: Config, optimizer: MegatronOptimizer) -> OptimizerParamSch
         steps = config.num_rollout * config.num_steps_per_rollout
     if steps is None:
         if config.lr_decay_style != "constant":
-            raise ValueError(f"--lr-decay-style {config.lr_decay_style} needs --lr-decay-iters or --num-rollout: decay over how many steps?")
+            raise ValueError(
+                f"--lr-decay-style {config.lr_decay_style} needs --lr-decay-iters or --num-rollout: decay over how many steps?"
+            )
         steps = config.lr_warmup_iters + 1
     if config.lr_warmup_iters >= steps:
         if config.lr_decay_style != "constant":
-            raise ValueError(f"--lr-warmup-iters {config.lr_warmup_iters} leaves nothing of the {steps} optimizer steps of --lr-decay-iters")
+            raise ValueError(
+                f"--lr-warmup-iters {config.lr_warmup_iters} leaves nothing of the {steps} optimizer steps of --lr-decay-iters"
+            )
         steps = config.lr_warmup_iters + 1
     return OptimizerParamScheduler(
         optimizer,

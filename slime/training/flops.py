@@ -16,7 +16,9 @@ def forward_flops(config: TransformerConfig, vocab_size: int, lengths: np.ndarra
     key_value = config.num_query_groups * config.kv_channels
     tokens = float(lengths.sum())
     projections = hidden * (2 * query + 2 * key_value)  # query and output; key and value
-    attention = 2 * query * float((lengths.astype(np.float64) ** 2).sum()) / 2  # scores and values; half of it behind the causal mask
+    attention = (
+        2 * query * float((lengths.astype(np.float64) ** 2).sum()) / 2
+    )  # scores and values; half of it behind the causal mask
     matrices = 3 if config.gated_linear_unit else 2
     dense = matrices * hidden * config.ffn_hidden_size
     experts = matrices * hidden * (
@@ -24,7 +26,9 @@ def forward_flops(config: TransformerConfig, vocab_size: int, lengths: np.ndarra
     ) + hidden * (config.num_moe_experts or 0)
     num_moe = _num_moe_layers(config)
     mlp = (layers - num_moe) * dense + num_moe * experts
-    return 2 * (tokens * (layers * projections + mlp) + layers * attention + float(responses.sum()) * hidden * vocab_size)
+    return 2 * (
+        tokens * (layers * projections + mlp) + layers * attention + float(responses.sum()) * hidden * vocab_size
+    )
 
 
 def _num_moe_layers(config: TransformerConfig) -> int:

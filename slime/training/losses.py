@@ -103,7 +103,9 @@ class PolicyLoss(Loss):
         if self.entropy_coef:
             loss = loss - self.entropy_coef * entropy
         if self.use_kl:
-            kl_R = kl_estimate(log_probs_R, batch.ref_log_probs_R, self.kl_type, log_ratio_R if self.unbiased_kl else None)
+            kl_R = kl_estimate(
+                log_probs_R, batch.ref_log_probs_R, self.kl_type, log_ratio_R if self.unbiased_kl else None
+            )
             sums["kl_loss"] = self.mean(kl_R, batch)
             loss = loss + self.kl_coef * sums["kl_loss"]
         if compare:

@@ -51,7 +51,14 @@ class Packer:
     """
 
     def __init__(
-        self, batch: Batch, *, device: torch.device, cp_rank: int = 0, cp_size: int = 1, tp_size: int = 1, pad_multiple: int = 1
+        self,
+        batch: Batch,
+        *,
+        device: torch.device,
+        cp_rank: int = 0,
+        cp_size: int = 1,
+        tp_size: int = 1,
+        pad_multiple: int = 1,
     ) -> None:
         self.batch = batch
         self.device = device
@@ -86,7 +93,11 @@ class Packer:
             positions_1T=self._tensor(row.position_T).unsqueeze(0),
             padding_1T=self._tensor(row.padding_T).unsqueeze(0) if has_padding else None,
             sequences=PackedSeqParams(
-                qkv_format="thd", cu_seqlens_q=seqlens, cu_seqlens_kv=seqlens, max_seqlen_q=longest, max_seqlen_kv=longest
+                qkv_format="thd",
+                cu_seqlens_q=seqlens,
+                cu_seqlens_kv=seqlens,
+                max_seqlen_q=longest,
+                max_seqlen_kv=longest,
             ),
             rows_R=self._tensor(row.rows_R),
             targets_R=self._tensor(targets_R),

@@ -98,7 +98,9 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
             f"{world_size} training ranks can't be divided into models of {model_ranks} ranks: "
             + " x ".join(f"--{name.replace('_', '-')} {size}" for name, size in sizes.items() if size > 1)
         )
-    device = claim(config.device, local_rank=int(os.environ.get("LOCAL_RANK", rank)), backend=config.distributed_backend)
+    device = claim(
+        config.device, local_rank=int(os.environ.get("LOCAL_RANK", rank)), backend=config.distributed_backend
+    )
     timeout = timedelta(minutes=config.distributed_timeout_minutes)
     owns_processes = not dist.is_initialized()
     if owns_processes:

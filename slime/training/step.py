@@ -45,9 +45,13 @@ def _scale_balancing_losses(model: Model, batches: list[MicroBatch]) -> None:
     is divided here, so the losses' own backward scale does it. It costs one small all-reduce, and only models that have such losses.
     """
     config = model.config
-    coefficients = config.moe_aux_loss_coeff if isinstance(config.moe_aux_loss_coeff, list) else [config.moe_aux_loss_coeff]
+    coefficients = (
+        config.moe_aux_loss_coeff if isinstance(config.moe_aux_loss_coeff, list) else [config.moe_aux_loss_coeff]
+    )
     if not config.num_moe_experts or not (any(coefficients) or config.moe_z_loss_coeff):
         return
-    tokens = sum(batch.tokens_1T.numel() - (0 if batch.padding_1T is None else int(batch.padding_1T.sum())) for batch in batches)
+    tokens = sum(
+        batch.tokens_1T.numel() - (0 if batch.padding_1T is None else int(batch.padding_1T.sum())) for batch in batches
+    )
     total = model.parallel.sum_over_data(torch.tensor([float(tokens)], device=model.parallel.device.torch))
     config.moe_grad_scale_func = lambda: model.optimizer.scale_loss(1 / total)

@@ -51,7 +51,9 @@ class Trainer:
         self.is_policy = config.loss_type == "policy_loss"
         self.needs_reference = self.is_policy and (config.use_kl_loss or config.kl_coef > 0)
         if self.needs_reference and config.ref_load is None:
-            raise ValueError("--use-kl-loss and --kl-coef compare with a reference model: give its directory with --ref-load")
+            raise ValueError(
+                "--use-kl-loss and --kl-coef compare with a reference model: give its directory with --ref-load"
+            )
         family = family_of(read_hf_config(config.hf_checkpoint))
         self.parallel = start(config, rank, world_size, master_addr, master_port)
         try:
@@ -156,7 +158,9 @@ class Trainer:
         try:
             sums, figures = optimizer_step(self.model, batches, self.loss, self.scoring, compare=compare)
         except Exception as error:
-            error.add_note(f"in rollout {rollout_id}, optimizer step {index} of it, on training rank {self.parallel.rank}")
+            error.add_note(
+                f"in rollout {rollout_id}, optimizer step {index} of it, on training rank {self.parallel.rank}"
+            )
             raise
         for name in self.loss.names(compare=compare):
             values = [of_batch[name] for of_batch in sums] if self.parallel.counts_tokens else []
@@ -182,7 +186,9 @@ class Trainer:
         }
         for name, values_N in of_samples.items():
             report.add("rollout", name, float(np.sum(values_N)) if counts_samples else 0.0)
-        flops = forward_flops(self.model.config, self.scoring.vocab_size, batch.total_lengths_N, batch.response_lengths_N)
+        flops = forward_flops(
+            self.model.config, self.scoring.vocab_size, batch.total_lengths_N, batch.response_lengths_N
+        )
         report.add("flops", "forward", flops if counts_samples else 0.0)
         if not self.is_policy:
             return
@@ -199,7 +205,9 @@ class Trainer:
                 value = torch.stack([(getattr(b, field) * b.weights_R).sum() for b in batches]).sum()
             report.add("rollout", name, value)
 
-    def _result(self, batch: Batch, sections: dict[object, dict[str, float]], figures: list[dict[str, float]]) -> TrainResult:
+    def _result(
+        self, batch: Batch, sections: dict[object, dict[str, float]], figures: list[dict[str, float]]
+    ) -> TrainResult:
         num_samples = max(sum(step.num_samples for step in batch.steps), 1)
         rollout = {f"rollout/{name}": total / num_samples for name, total in sections["rollout"].items()}
         if self.is_policy:
@@ -211,5 +219,8 @@ class Trainer:
             if f"perf/{name}_time" in perf:
                 flops = passes * sections["flops"]["forward"] / self.parallel.world_size
                 perf[f"perf/{name}_tflops"] = flops / perf[f"perf/{name}_time"] / 1e12
-        steps = [{f"train/{name}": value for name, value in (sections[index] | own).items()} for index, own in enumerate(figures)]
+        steps = [
+            {f"train/{name}": value for name, value in (sections[index] | own).items()}
+            for index, own in enumerate(figures)
+        ]
         return TrainResult(rollout | perf, steps)

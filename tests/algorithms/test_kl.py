@@ -13,7 +13,12 @@ QUARTER = torch.tensor([math.log(0.25)])  # the base's
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [("k1", math.log(2)), ("k2", math.log(2) ** 2 / 2), ("k3", 0.5 - 1 + math.log(2)), ("low_var_kl", 0.5 - 1 + math.log(2))],
+    [
+        ("k1", math.log(2)),
+        ("k2", math.log(2) ** 2 / 2),
+        ("k3", 0.5 - 1 + math.log(2)),
+        ("low_var_kl", 0.5 - 1 + math.log(2)),
+    ],
 )
 def test_by_hand(kind, value):
     assert kl_estimate(HALF, QUARTER, kind).item() == pytest.approx(value, rel=1e-6)
@@ -29,7 +34,9 @@ def test_low_var_kl_is_cut():
 
 
 def test_weighted_by_the_ratio_to_the_sampling_policy():
-    assert kl_estimate(HALF, QUARTER, "k1", torch.tensor([math.log(3.0)])).item() == pytest.approx(3 * math.log(2), rel=1e-6)
+    assert kl_estimate(HALF, QUARTER, "k1", torch.tensor([math.log(3.0)])).item() == pytest.approx(
+        3 * math.log(2), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", ["k1", "k3"])
@@ -40,7 +47,11 @@ def test_unbiased_over_the_policys_distribution(kind):
 
 
 def test_weighting_makes_the_gradient_that_of_the_exact_kl():
-    logits, base, sampler = torch.tensor([0.3, -0.2, 0.5], requires_grad=True), torch.tensor([0.2, 0.3, 0.5]), torch.tensor([0.6, 0.3, 0.1])
+    logits, base, sampler = (
+        torch.tensor([0.3, -0.2, 0.5], requires_grad=True),
+        torch.tensor([0.2, 0.3, 0.5]),
+        torch.tensor([0.6, 0.3, 0.1]),
+    )
     log_policy = logits.log_softmax(-1)
     exact = torch.autograd.grad((log_policy.exp() * (log_policy - base.log())).sum(), logits, retain_graph=True)[0]
     estimate = (sampler * kl_estimate(log_policy, base.log(), "k3", log_policy - sampler.log())).sum()

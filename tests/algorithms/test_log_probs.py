@@ -65,7 +65,9 @@ def of_a_divided_vocabulary():
     logits, targets, weights = inputs(torch.float32)
     start, end = [(0, 5), (5, 12)][dist.get_rank()]  # parts of unequal size: the last has no padding
     part = logits[:, start:end].clone().requires_grad_()
-    log_probs, entropy = log_probs_and_entropy(part, targets, group=dist.group.WORLD, vocab_start=start, with_entropy=True)
+    log_probs, entropy = log_probs_and_entropy(
+        part, targets, group=dist.group.WORLD, vocab_start=start, with_entropy=True
+    )
     (weights[0] @ log_probs + weights[1] @ entropy).backward()
     return log_probs.detach(), entropy.detach(), part.grad
 

@@ -33,5 +33,9 @@ def test_the_mean_of_each_sample_whatever_it_is_packed_with(masks, cut):
         (sample_mean_weights(mask[part], lengths[of]) * values[part]).sum()
         for part, of in ((slice(None, tokens), slice(None, cut)), (slice(tokens, None), slice(cut, None)))
     )
-    means = [v[m > 0].mean() for v, m in zip(np.split(values, np.cumsum(lengths)[:-1]), np.split(mask, np.cumsum(lengths)[:-1])) if m.any()]
+    means = [
+        v[m > 0].mean()
+        for v, m in zip(np.split(values, np.cumsum(lengths)[:-1]), np.split(mask, np.cumsum(lengths)[:-1]))
+        if m.any()
+    ]
     np.testing.assert_allclose([together, apart], [sum(means)] * 2, rtol=1e-5)

@@ -21,7 +21,11 @@ def test_two_samples_in_one_row():
     assert row.sequence_T.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert row.position_T.tolist() == [0, 1, 2, 0, 1, 2, 3]
     assert not row.padding_T.any()
-    assert (row.sample_R.tolist(), row.position_R.tolist(), row.rows_R.tolist()) == ([0, 1, 1, 1], [2, 1, 2, 3], [1, 3, 4, 5])
+    assert (row.sample_R.tolist(), row.position_R.tolist(), row.rows_R.tolist()) == (
+        [0, 1, 1, 1],
+        [2, 1, 2, 3],
+        [1, 3, 4, 5],
+    )
 
 
 def test_the_row_is_filled_up_by_a_sequence_of_padding():
@@ -61,7 +65,9 @@ def test_a_row_that_context_parallel_ranks_cannot_divide():
 def test_every_token_is_in_one_place_and_predicted_where_its_predecessor_is(samples, cp_size, factor):
     lengths, responses = arrays(*samples)
     multiple = (2 * cp_size if cp_size > 1 else 1) * factor
-    rows = [lay_out(lengths, responses, cp_rank=rank, cp_size=cp_size, row_multiple=multiple) for rank in range(cp_size)]
+    rows = [
+        lay_out(lengths, responses, cp_rank=rank, cp_size=cp_size, row_multiple=multiple) for rank in range(cp_size)
+    ]
     held, predicted = [], []
     for row in rows:
         assert len(row.sequence_T) * cp_size == row.cu_seqlens[-1] and row.cu_seqlens[-1] % multiple == 0
@@ -70,4 +76,6 @@ def test_every_token_is_in_one_place_and_predicted_where_its_predecessor_is(samp
             assert (row.sequence_T[at], row.position_T[at]) == (sample, position - 1)
             predicted.append((sample, position))
     assert sorted(held) == [(i, p) for i, length in enumerate(lengths) for p in range(length)]
-    assert sorted(predicted) == [(i, p) for i, length in enumerate(lengths) for p in range(length - responses[i], length)]
+    assert sorted(predicted) == [
+        (i, p) for i, length in enumerate(lengths) for p in range(length - responses[i], length)
+    ]

@@ -42,9 +42,14 @@ def score(directory: str, samples: list[Made], temperature: float = 1.0) -> list
 
 
 def mean_of_sample_means(scored: list[Scored], values: list[Tensor]) -> float:
-    means = [(v * s.mask).sum() / s.mask.sum() if s.mask.any() else torch.tensor(0.0) for s, v in zip(scored, values, strict=True)]
+    means = [
+        (v * s.mask).sum() / s.mask.sum() if s.mask.any() else torch.tensor(0.0)
+        for s, v in zip(scored, values, strict=True)
+    ]
     return torch.stack(means).mean().item()
 
 
 def mean_of_tokens(scored: list[Scored], values: list[Tensor]) -> float:
-    return (torch.cat([v * s.mask for s, v in zip(scored, values, strict=True)]).sum() / sum(s.mask.sum() for s in scored)).item()
+    return (
+        torch.cat([v * s.mask for s, v in zip(scored, values, strict=True)]).sum() / sum(s.mask.sum() for s in scored)
+    ).item()

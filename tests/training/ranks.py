@@ -9,7 +9,17 @@ import torch.distributed as dist
 
 from tests.training.rollouts import Made, Trained, shares
 
-COMMON = ["--rollout-batch-size", "10", "--num-rollout", "10", "--no-bf16", "--lr", "1e-3", "--rollout-temperature", "1.0"]
+COMMON = [
+    "--rollout-batch-size",
+    "10",
+    "--num-rollout",
+    "10",
+    "--no-bf16",
+    "--lr",
+    "1e-3",
+    "--rollout-temperature",
+    "1.0",
+]
 
 
 @contextmanager
@@ -18,7 +28,9 @@ def trainer(directory: str, *options: str):
     from slime.config import load
     from slime.training.trainer import Trainer
 
-    made = Trainer(load(["--hf-checkpoint", directory, *COMMON, *options]), dist.get_rank(), dist.get_world_size(), "127.0.0.1", 0)
+    made = Trainer(
+        load(["--hf-checkpoint", directory, *COMMON, *options]), dist.get_rank(), dist.get_world_size(), "127.0.0.1", 0
+    )
     try:
         yield made
     finally:

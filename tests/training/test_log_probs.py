@@ -38,7 +38,10 @@ def all_log_probs(dense, moe, samples):
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
     directory = tmp_path_factory.mktemp("checkpoints")
-    return {"dense": str(write_checkpoint(directory / "dense")), "moe": str(write_checkpoint(directory / "moe", moe=True))}
+    return {
+        "dense": str(write_checkpoint(directory / "dense")),
+        "moe": str(write_checkpoint(directory / "moe", moe=True)),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,9 @@ def test_equal_transformers(model, checkpoints, ours):
 
 
 def test_of_logits_over_the_temperature(checkpoints, ours):
-    torch.testing.assert_close(ours["temperature"], of_transformers(checkpoints["dense"], varied(), 0.7), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        ours["temperature"], of_transformers(checkpoints["dense"], varied(), 0.7), atol=1e-5, rtol=0
+    )
 
 
 @pytest.mark.parametrize("way", ["one sample a row", "chunks"])

@@ -119,7 +119,9 @@ def together(checkpoints):
     results = {}
     for ranks in (1, 2, 4):
         cases = {
-            name: case(checkpoints, layout.model, layout.shared + layout.own, (layout.samples, layout.multiple), layout.packing)
+            name: case(
+                checkpoints, layout.model, layout.shared + layout.own, (layout.samples, layout.multiple), layout.packing
+            )
             for name, layout in LAYOUTS.items()
             if layout.ranks == ranks
         }
@@ -138,7 +140,9 @@ def test_equals_one_process(name, alone, together):
     for rollout, (want, got) in enumerate(zip(alone[LAYOUTS[name].compared_with], together[name][0], strict=True)):
         assert comparable(got.rollout) == pytest.approx(comparable(want.rollout), abs=1e-5), f"rollout {rollout}"
         for step, (want_step, got_step) in enumerate(zip(want.steps, got.steps, strict=True)):
-            assert comparable(got_step) == pytest.approx(comparable(want_step), abs=1e-5, rel=1e-5), f"rollout {rollout}, step {step}"
+            assert comparable(got_step) == pytest.approx(comparable(want_step), abs=1e-5, rel=1e-5), (
+                f"rollout {rollout}, step {step}"
+            )
 
 
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.ranks > 1])
@@ -154,6 +158,9 @@ def test_training_has_an_effect(alone):
 
 
 def test_balancing_losses_have_an_effect(alone):
-    plain, balanced = (alone[LAYOUTS[name].compared_with][0].steps[0] for name in ("MoE DP2, one sample a row", "MoE DP2 with balancing losses"))
+    plain, balanced = (
+        alone[LAYOUTS[name].compared_with][0].steps[0]
+        for name in ("MoE DP2, one sample a row", "MoE DP2 with balancing losses")
+    )
     assert balanced["train/loss"] == pytest.approx(plain["train/loss"], abs=1e-5)
     assert abs(balanced["train/grad_norm"] - plain["train/grad_norm"]) > 1e-4

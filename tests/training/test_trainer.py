@@ -39,7 +39,9 @@ def other(directory):
 @pytest.fixture(scope="module")
 def results(model, other):
     masked = [Made(s.tokens, s.response, 1.0, mask=[0] * s.response) for s in SAMPLES]
-    nothing_sampled = [Made(s.tokens, s.response, s.reward, s.mask, [0.0 if m else -1e30 for m in s.mask]) for s in SAMPLES]
+    nothing_sampled = [
+        Made(s.tokens, s.response, s.reward, s.mask, [0.0 if m else -1e30 for m in s.mask]) for s in SAMPLES
+    ]
     kl = ["--use-kl-loss", "--kl-loss-coef", "0.5", "--kl-loss-type", "k3", "--ref-load"]
     cases = {
         "sft": (model, SFT, SAMPLES, TOGETHER),
@@ -84,7 +86,9 @@ def test_sft_loss_is_the_mean_of_cross_entropies_of_samples(results, scored):
 
 
 def test_sft_loss_per_token(results, scored):
-    assert first_step(results, "sft per token")["train/loss"] == pytest.approx(mean_of_tokens(scored, [-s.log_probs for s in scored]), abs=1e-5)
+    assert first_step(results, "sft per token")["train/loss"] == pytest.approx(
+        mean_of_tokens(scored, [-s.log_probs for s in scored]), abs=1e-5
+    )
 
 
 def test_sft_learns(results):
@@ -103,8 +107,12 @@ def test_nothing_to_learn_from(case, results):
 
 def test_log_probs_of_trainer_and_engine(results, scored):
     rollout = results["policy"][0].rollout
-    assert rollout["rollout/log_probs"] == pytest.approx(mean_of_sample_means(scored, [s.log_probs for s in scored]), abs=1e-5)
-    assert rollout["rollout/rollout_log_probs"] == pytest.approx(mean_of_sample_means(scored, [s.rollout for s in scored]), abs=1e-5)
+    assert rollout["rollout/log_probs"] == pytest.approx(
+        mean_of_sample_means(scored, [s.log_probs for s in scored]), abs=1e-5
+    )
+    assert rollout["rollout/rollout_log_probs"] == pytest.approx(
+        mean_of_sample_means(scored, [s.rollout for s in scored]), abs=1e-5
+    )
 
 
 def test_sample_metrics(results):
@@ -129,7 +137,9 @@ def test_old_log_probs_stay_fixed_over_the_steps_of_a_rollout(results):
 def test_mismatch_of_each_step_from_the_recomputed_log_probs(results, scored):
     for step, part in zip(results["policy"][0].steps, (scored[:5], scored[5:]), strict=True):
         differences = [(s.log_probs - s.rollout).abs() for s in part]
-        assert step["train/train_rollout_logprob_abs_diff"] == pytest.approx(mean_of_tokens(part, differences), abs=1e-5)
+        assert step["train/train_rollout_logprob_abs_diff"] == pytest.approx(
+            mean_of_tokens(part, differences), abs=1e-5
+        )
         largest = max((d * s.mask).max().item() for d, s in zip(differences, part))
         assert step["train/train_rollout_logprob_abs_diff_max"] == pytest.approx(largest, abs=1e-5)
 
@@ -202,7 +212,9 @@ def test_another_reference(results, scored, other):
 
 
 def test_scoring_by_the_reference_leaves_the_actor_as_it_was(results):
-    assert results["other reference"][0].rollout["rollout/log_probs"] == results["policy"][0].rollout["rollout/log_probs"]
+    assert (
+        results["other reference"][0].rollout["rollout/log_probs"] == results["policy"][0].rollout["rollout/log_probs"]
+    )
 
 
 def test_a_kl_penalty_lowers_the_advantages(results, scored, other):
@@ -268,8 +280,14 @@ def test_refusals(model):
     assert "--use-rollout-logprobs: the rollout has no log-probs" in said["no log-probs"]
     assert "--ref-load" in said["no reference"]
     assert "sample 3 has no prompt token" in said["no prompt"]
-    assert "NaN" in said["not a number"] and "in rollout 0, optimizer step 0 of it, on training rank 0" in said["not a number"]
+    assert (
+        "NaN" in said["not a number"]
+        and "in rollout 0, optimizer step 0 of it, on training rank 0" in said["not a number"]
+    )
     assert "rollout 0 has no samples" in said["no samples"]
-    assert "1 training ranks can't be divided into models of 2 ranks: --tensor-model-parallel-size 2" in said["too many ranks"]
+    assert (
+        "1 training ranks can't be divided into models of 2 ranks: --tensor-model-parallel-size 2"
+        in said["too many ranks"]
+    )
     assert "transformer-engine is not installed" in said["Transformer Engine"]
     assert said["fine"] == ""
