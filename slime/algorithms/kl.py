@@ -1,7 +1,7 @@
 """Estimators of KL(policy || base) from the log-probs of tokens that the policy sampled.
 
 From John Schulman, "Approximating KL divergence" (joschu.net/blog/kl-approx.html). With d = log policy - log base:
-k1 = d, unbiased, of high variance; k2 = d²/2, biased, of low variance; k3 = exp(-d) - 1 + d, unbiased and never negative.
+k1 = d is unbiased, of high variance; k2 = d²/2 biased, of low variance; k3 = exp(-d) - 1 + d unbiased, never negative.
 
 Shape suffix: R response tokens.
 """
@@ -19,7 +19,8 @@ def kl_estimate(log_probs_R: Tensor, base_log_probs_R: Tensor, kind: str, log_ra
     Args:
         kind: k1, k2, k3 or low_var_kl; the last is k3 cut at 10, so that one odd token can't rule the batch.
         log_ratio_R: log of the current policy over the one that sampled. Where given, the estimate is weighted by the
-            ratio, which makes its expectation, and with it the gradient, unbiased off policy (arXiv:2512.02556, equation 7).
+            ratio, which makes its expectation, and with it the gradient, unbiased off policy (arXiv:2512.02556,
+            equation 7).
 
     Raises:
         ValueError: unknown kind.

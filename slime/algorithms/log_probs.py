@@ -22,7 +22,7 @@ def log_probs_and_entropy(
     vocab_start: int = 0,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(logits)[target] of each row and, where asked for, the entropy of the row; float32 [R], differentiable.
+    """log softmax(logits)[target] of each row and, where asked for, the entropy of the row; differentiable float32 [R].
 
     Args:
         targets_R: ids of the whole vocabulary.

@@ -1,7 +1,7 @@
 """How much each token counts in a mean over a global batch.
 
-A mean is a sum of values times weights. The weights are made from sizes of the whole global batch, known up front, so a rank
-only sums over what it has, and the sum over ranks does not depend on how samples were packed and sharded.
+A mean is a sum of values times weights. The weights are made from sizes of the whole global batch, known up front, so a
+rank only sums over what it has, and the sum over ranks does not depend on how samples were packed and sharded.
 
 Shape suffixes: N samples · R response tokens of all of them, concatenated.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def sample_mean_weights(mask_R: np.ndarray, response_lengths_N: np.ndarray) -> np.ndarray:
-    """Weights whose sum of products is the sum over samples of each sample's mean over its unmasked tokens; float32 [R].
+    """Weights, float32 [R]: the sum of weight x value is the sum over samples of their means over unmasked tokens.
 
     A sample without unmasked tokens has weights 0: it adds nothing, and never 0/0.
     """

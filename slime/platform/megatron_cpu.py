@@ -1,11 +1,12 @@
 """Megatron-core on CPU and gloo: it names CUDA in many places, this module points each of them at the CPU.
 
 Invariants
-- `enable()` runs before the first import of megatron, in training processes only: it patches torch for the whole process.
-- Nothing in site-packages is edited, and `torch.cuda.is_available()` is False afterwards, also where there is a GPU that
-  `--device cpu` does not want.
-- Each patch stands for one reason, given at its place together with where Megatron needs it (paths below megatron/core/,
-  as of 0.19). What Megatron does not need on a CPU is not patched, so that a new need fails loudly.
+- `enable()` runs before the first import of megatron, in training processes only: it patches torch for the whole
+  process.
+- Nothing in site-packages is edited, and `torch.cuda.is_available()` is False afterwards, also where there is a GPU
+  that `--device cpu` does not want.
+- Each patch stands for one reason, given at its place together with where Megatron needs it (paths below
+  megatron/core/, as of 0.19). What Megatron does not need on a CPU is not patched, so that a new need fails loudly.
 
 On a CPU `.cuda()`, `.cpu()` and `.pin_memory()` all return the same tensor: a snapshot has to `.clone()`.
 """
@@ -18,7 +19,8 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed
@@ -55,7 +57,8 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 def _stand_in_for_triton_kernels() -> None:
     """pipeline_parallel/schedules.py imports transformer/moe/ops/paged_stash.py, the one module that imports triton
-    unguarded. Only that module gets a stand-in; a fake `triton` would mislead torch and transformers, which probe for it.
+    unguarded. Only that module gets a stand-in; a fake `triton` would mislead torch and transformers, which probe for
+    it.
     """
     if importlib.util.find_spec("triton") is not None:
         return
@@ -202,14 +205,15 @@ def _tensor_type_names() -> None:
 
 
 def _split_sizes() -> None:
-    """The all-to-all dispatcher of experts hands over split sizes as tensors: transformer/moe/moe_utils.py moves them to
-    the host only from a CUDA device, and torch.distributed wants lists of integers."""
+    """The all-to-all dispatcher of experts hands over split sizes as tensors: transformer/moe/moe_utils.py moves them
+    to the host only from a CUDA device, and torch.distributed wants lists of integers.
+    """
     exchange = torch.distributed.all_to_all_single
 
     def as_list(sizes: Any) -> Any:
         return sizes.tolist() if torch.is_tensor(sizes) else sizes
 
-    def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, **kwargs):  # noqa: A002
+    def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, **kwargs):
         return exchange(output, input, as_list(output_split_sizes), as_list(input_split_sizes), **kwargs)
 
     torch.distributed.all_to_all_single = all_to_all_single

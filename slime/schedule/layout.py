@@ -2,10 +2,11 @@
 
 Invariants
 - The sequences tile the row: the last of `cu_seqlens` is its length over all context-parallel ranks.
-- Each sequence is padded to a multiple of 2·cp (not at all without context parallelism), and a last sequence of nothing but
-  padding fills the row up to `row_multiple`. No samples at all make one such sequence: an empty micro-batch still has a row.
-- Rank r of cp holds chunks r and 2·cp-1-r of the 2·cp chunks of each sequence (zig-zag), so that causal attention is the same
-  work on every rank.
+- Each sequence is padded to a multiple of 2·cp (not at all without context parallelism), and a last sequence of nothing
+  but padding fills the row up to `row_multiple`. No samples at all make one such sequence: an empty micro-batch still
+  has a row.
+- Rank r of cp holds chunks r and 2·cp-1-r of the 2·cp chunks of each sequence (zig-zag), so that causal attention is
+  the same work on every rank.
 - A response token is predicted at the row before its own, and belongs to the rank that holds that row.
 
 Shape suffixes: B samples of the micro-batch · T tokens of this rank's row · R response tokens predicted on this rank.

@@ -1,7 +1,7 @@
 """Megatron: build, forward, train step, export. No Ray in it, so that it also runs under torchrun.
 
-Where PyTorch sees no GPU, importing this package first makes Megatron run on the CPU. To train on the CPU of a machine with
-GPUs, hide them: CUDA_VISIBLE_DEVICES=''.
+Where PyTorch sees no GPU, importing this package first makes Megatron run on the CPU. To train on the CPU of a machine
+with GPUs, hide them: CUDA_VISIBLE_DEVICES=''.
 """
 
 import logging
@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
     megatron_cpu.enable()
     # It says in ten ways that Apex and Transformer Engine are missing, which a CPU has no use for.
     warnings.filterwarnings("ignore", module=r"megatron\.")
-# These advise the authors of a trainer, at each start, and not those who run it: to build models of another class, and to lay
-# out gradient buffers before making them, which it does by itself otherwise.
+# These advise the authors of a trainer, at each start, and not those who run it: to build models of another class, and
+# to lay out gradient buffers before making them, which it does by itself otherwise.
 for noisy in ("megatron.core.models.gpt.gpt_model", "megatron.core.distributed.distributed_data_parallel"):
     logging.getLogger(noisy).setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
 """A model ready to train, from config.json: Megatron's GPTModel, its weights, gradient buffers, optimizer and schedule.
 
-What the model is comes from slime.models (its Family), how it is divided and trained from the options; any field of Megatron's
-config dataclasses that was given by name overrides what is chosen here.
+What the model is comes from slime.models (its Family), how it is divided and trained from the options; any field of
+Megatron's config dataclasses that was given by name overrides what is chosen here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """This rank's part of the policy. `chunks` has one model for each virtual pipeline stage, wrapped for gradient reduction."""
+    """This rank's part of the policy; `chunks` has a model for each virtual pipeline stage, wrapped for reduction."""
 
     parallel: Parallel
     family: Family
@@ -47,7 +47,7 @@ class Model:
 
 
 def build(config: Config, parallel: Parallel, family: Family, *, with_reference: bool) -> Model:
-    """Builds the model with the weights of --hf-checkpoint, and a copy of those of --ref-load where there is to be a reference.
+    """Builds the model with the weights of --hf-checkpoint and, where there is a reference, a copy of --ref-load's.
 
     Raises:
         ValueError: options that do not go together.
@@ -113,7 +113,7 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "use_cpu_initialization": on_cpu,
-        # The loss comes divided by sizes of the global batch: with this, Megatron divides by nothing, and sums over ranks.
+        # The loss comes divided by sizes of the global batch. So Megatron divides by nothing, and sums over ranks.
         "calculate_per_token_loss": True,
         "variable_seq_lengths": True,  # packed rows differ in length, and pipeline stages have to tell each other
         "moe_token_dispatcher_type": "alltoall",
@@ -169,20 +169,20 @@ def _optimizer_config(config: Config) -> OptimizerConfig:
 
 
 def _schedule(config: Config, optimizer: MegatronOptimizer) -> OptimizerParamScheduler:
-    """Counts optimizer steps. Raises ValueError where the length of the decay can't be known, or is shorter than the warm-up."""
+    """Counts optimizer steps. Raises ValueError where the decay has no known length, or none after warm-up."""
     steps = config.lr_decay_iters
     if steps is None and config.num_rollout is not None:
         steps = config.num_rollout * config.num_steps_per_rollout
     if steps is None:
         if config.lr_decay_style != "constant":
             raise ValueError(
-                f"--lr-decay-style {config.lr_decay_style} needs --lr-decay-iters or --num-rollout: decay over how many steps?"
+                f"--lr-decay-style {config.lr_decay_style} needs --lr-decay-iters or --num-rollout: over how many steps?"
             )
         steps = config.lr_warmup_iters + 1
     if config.lr_warmup_iters >= steps:
         if config.lr_decay_style != "constant":
             raise ValueError(
-                f"--lr-warmup-iters {config.lr_warmup_iters} leaves nothing of the {steps} optimizer steps of --lr-decay-iters"
+                f"--lr-warmup-iters {config.lr_warmup_iters} leaves none of the {steps} optimizer steps for the decay"
             )
         steps = config.lr_warmup_iters + 1
     return OptimizerParamScheduler(

@@ -10,7 +10,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 
 def forward_flops(config: TransformerConfig, vocab_size: int, lengths: np.ndarray, responses: np.ndarray) -> float:
-    """Operations for samples of the given lengths in tokens, with logits for their response tokens only; all layers, all ranks."""
+    """Operations on all ranks for samples of these lengths in tokens, with logits for their response tokens alone."""
     hidden, layers = config.hidden_size, config.num_layers
     query = config.num_attention_heads * config.kv_channels
     key_value = config.num_query_groups * config.kv_channels

@@ -1,9 +1,11 @@
 """The model's forward pass over packed micro-batches, up to the log-probs of their response tokens.
 
-Logits are made for response tokens alone: hidden states are picked before the output layer, in chunks if asked for. A chunk's
-logits are then computed again in the backward pass, so that memory for them is bounded by the chunk and not by the batch.
+Logits are made for response tokens alone: hidden states are picked before the output layer, in chunks if asked for. A
+chunk's logits are then computed again in the backward pass, so that memory for them is bounded by the chunk and not by
+the batch.
 
-Shape suffixes: T tokens of the row · R response tokens · C a chunk of them · D hidden size · V this rank's part of the vocabulary.
+Shape suffixes: T tokens of the row · R response tokens · C a chunk of them · D hidden size · V this rank's part of the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ def run(
             if non_loss_data:
                 return scores
             total, sums = loss(batch, scores)
-            # Three values, so that Megatron takes the loss as a sum; the count, which it would divide by later, is not used.
+            # Three values, so that Megatron takes the loss as a sum. The count is what it would divide by: not used.
             return total, torch.zeros((), dtype=torch.int, device=total.device), sums
 
         return output, finish
@@ -135,6 +137,6 @@ def run(
 
 
 def log_probs(chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], scoring: Scoring) -> list[Tensor | None]:
-    """Log-probs [R] of each micro-batch under the current weights, without gradients. None on all but the last pipeline stage."""
+    """Log-probs [R] of each micro-batch under the current weights; None on all but the last pipeline stage."""
     scores = run(chunks, batches, scoring)
     return [of_batch["log_probs"] for of_batch in scores] or [None] * len(batches)

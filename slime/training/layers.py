@@ -1,13 +1,13 @@
-"""The layers of a GPTModel: Transformer Engine's where asked for and installed, else Megatron's local ones with three of ours.
+"""The layers of a GPTModel: Transformer Engine's, or Megatron's local ones with three of ours.
 
-Megatron's local modules refuse sequence parallelism (norms), packed sequences and context parallelism (attention), and go
-through a packed batch one sequence at a time (RoPE). Ours take all of these in plain torch operations, on any device:
-`RMSNorm`, `SDPAttention` and `packed_rope`.
+Megatron's local modules refuse sequence parallelism (norms), packed sequences and context parallelism (attention), and
+go through a packed batch one sequence at a time (RoPE). Ours take all of these in plain torch operations, on any
+device: `RMSNorm`, `SDPAttention` and `packed_rope`.
 
-A packed micro-batch ("thd") is a row of T tokens; `cu_seqlens` (one more entry than sequences) says where each begins and
-ends. Invariant that `slime.training.packing` keeps: the sequences tile the row, so that `cu_seqlens[-1]` is the row's length
-over all context-parallel ranks. Under context parallelism each sequence is a multiple of 2·cp long, and rank r holds its
-chunks r and 2·cp-1-r (zig-zag: equal work under a causal mask).
+A packed micro-batch ("thd") is a row of T tokens; `cu_seqlens` (one more entry than sequences) says where each begins
+and ends. Invariant that `slime.training.packing` keeps: the sequences tile the row, so that `cu_seqlens[-1]` is the
+row's length over all context-parallel ranks. Under context parallelism each sequence is a multiple of 2·cp long, and
+rank r holds its chunks r and 2·cp-1-r (zig-zag: equal work under a causal mask).
 
 Shape suffixes: T tokens of this rank · B sequences · S longest sequence of this rank · G tokens of all cp ranks of the
 longest sequence · H query heads · K key/value heads · D head dimension.
@@ -45,10 +45,8 @@ def block_spec(config: TransformerConfig, vp_stage: int | None = None) -> Transf
         f"softmax type {config.softmax_type}": config.softmax_type != "vanilla",
     }
     if any(beyond.values()):
-        raise ValueError(
-            f"--transformer-impl local can't build a model with {', '.join(what for what, is_so in beyond.items() if is_so)}; "
-            "use transformer_engine"
-        )
+        what = ", ".join(feature for feature, is_there in beyond.items() if is_there)
+        raise ValueError(f"--transformer-impl local can't build a model with {what}; use transformer_engine")
     rope_utils._apply_rotary_pos_emb_thd = packed_rope
     block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage)
     for layer in block.layer_specs:  # dense layers share one spec, expert layers another
@@ -72,8 +70,8 @@ class RMSNorm(torch.nn.RMSNorm):
 class SDPAttention(MegatronModule):
     """Causal attention of packed sequences in one call of torch's scaled_dot_product_attention.
 
-    Sequences are padded on the right to the longest; padding needs no mask of its own, since causal rows never look right.
-    That suits batches of similar lengths; for very uneven ones Transformer Engine's kernels waste less.
+    Sequences are padded on the right to the longest; padding needs no mask of its own, since causal rows never look
+    right. That suits batches of similar lengths; for very uneven ones Transformer Engine's kernels waste less.
     """
 
     def __init__(
@@ -149,8 +147,9 @@ def packed_rope(
     mscale: float = 1.0,
     cp_group: torch.distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Takes the place of Megatron's `_apply_rotary_pos_emb_thd`: angles [longest, 1, 1, D] are gathered by the position of
-    each token within its sequence, where Megatron loops over the sequences in Python."""
+    """Takes the place of Megatron's `_apply_rotary_pos_emb_thd`: angles [longest, 1, 1, D] are gathered by the position
+    of each token within its sequence, where Megatron loops over the sequences in Python.
+    """
     sequence_T, offset_T = _sequence_and_offset(cu_seqlens // cp_group.size(), x_THD.shape[0])
     position_T = zigzag_positions(cu_seqlens, sequence_T, offset_T, cp_group.rank(), cp_group.size())
     return rope_utils._apply_rotary_pos_emb_bshd(

@@ -1,4 +1,4 @@
-"""Losses of a micro-batch: sums over its tokens, weighted so that the sum over all micro-batches and ranks is the loss of the step.
+"""Losses of a micro-batch: sums over its tokens, weighted so that they add up to the loss of the step over all ranks.
 
 A loss returns its value and the sums that are reported, by name. A name in MAXIMA is reduced by max, the others by sum.
 
@@ -24,7 +24,7 @@ MAXIMA = frozenset({MAX_DIFFERENCE})
 
 
 class Loss:
-    """Normalisation: the mean over samples of each sample's mean over unmasked tokens, or, per token, over all tokens."""
+    """A mean over samples of their means over unmasked tokens or, with --calculate-per-token-loss, over all tokens."""
 
     with_entropy = False
 
@@ -38,8 +38,8 @@ class Loss:
     def __call__(self, batch: MicroBatch, scores: Scores, *, compare: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
         """This micro-batch's part of the loss and of the sums.
 
-        With `compare`, the trainer's log-probs are compared with the engine's: those from before the rollout's training if
-        there are any, else the current ones, which is right in the first step alone.
+        With `compare`, the trainer's log-probs are compared with the engine's: those from before the rollout's training
+        if there are any, else the current ones, which is right in the first step alone.
         """
         raise NotImplementedError
 

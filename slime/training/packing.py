@@ -1,8 +1,8 @@
 """Samples of a micro-batch -> tensors: one packed row of tokens, and all that a loss needs of its response tokens.
 
-`rows_R` picks the hidden states whose logits predict response tokens; no other logits are needed. Under context parallelism a
-rank has the response tokens that are predicted on it. An empty micro-batch is a row of padding with no response token: its rank
-still takes part in every collective.
+`rows_R` picks the hidden states whose logits predict response tokens; no other logits are needed. Under context
+parallelism a rank has the response tokens that are predicted on it. An empty micro-batch is a row of padding with no
+response token: its rank still takes part in every collective.
 
 Shape suffixes: N samples of the Batch · T tokens of the row on this rank · R response tokens predicted on this rank.
 """
@@ -44,7 +44,7 @@ class MicroBatch:
 
 
 class Packer:
-    """Packs micro-batches of one Batch for one rank. `tp_size` counts where tensor-parallel ranks divide the row (sequence parallel).
+    """Packs micro-batches of a Batch for one rank. `tp_size` counts ranks that divide the row (sequence parallel).
 
     Raises:
         ValueError: a sample without a prompt token: nothing would predict its first response token.
@@ -73,7 +73,7 @@ class Packer:
         if promptless.size:
             raise ValueError(f"sample {batch.sample_ids_N[promptless[0]]} has no prompt token before its response")
         self.starts_N = np.cumsum(self.lengths_N) - self.lengths_N
-        # Response tokens are stored one after the other: from the position of a token in its sample to its place among them.
+        # From the position of a response token in its sample to its place among all response tokens.
         self.shift_N = np.cumsum(self.responses_N) - self.lengths_N
         self.weights = sample_mean_weights(batch.loss_mask_R, self.responses_N)
 

@@ -56,7 +56,7 @@ class Parallel:
 
     @cached_property
     def counts_tokens(self) -> bool:
-        """Whether this rank's sums over tokens enter a sum over all ranks: one rank of each tensor-parallel group of the last stage."""
+        """Whether its sums over tokens enter a sum over all ranks: one rank of each TP group of the last stage does."""
         return self.tp_rank == 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)
 
     @cached_property
@@ -82,7 +82,7 @@ class Parallel:
 
 
 def start(config: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> Parallel:
-    """Joins the training ranks and makes Megatron's groups. A default process group that exists already is used as it is.
+    """Joins the training ranks and makes Megatron's groups. A default process group that is there already is used.
 
     Raises:
         ValueError: the parallel sizes do not fit the number of ranks.
@@ -118,25 +118,23 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
 
 
 def _join(device: Device, rank: int, world_size: int, address: str, port: int, timeout: timedelta) -> None:
-    listener = None
     if _is_loopback(address):
-        # Left alone, gloo and the store would listen on the interfaces that the host's name resolves to, or on all.
+        # Left alone, gloo would listen where the host's name leads to.
         loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    if rank == 0:
+    options = {"host_name": address, "port": port, "world_size": world_size, "timeout": timeout}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun listens there already
+        store = dist.TCPStore(**options, is_master=False)
+    elif rank == 0:
+        # The store's own socket would listen on all interfaces.
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.create_server((address, port), family=family, backlog=world_size)
-    store = dist.TCPStore(
-        address,
-        port,
-        world_size,
-        is_master=rank == 0,
-        timeout=timeout,
-        master_listen_fd=listener.detach() if listener is not None else None,
-    )
+        store = dist.TCPStore(**options, is_master=True, master_listen_fd=listener.detach())
+    else:
+        store = dist.TCPStore(**options, is_master=False)
     dist.init_process_group(
         device.backend,
-        store=store,
+        store=dist.PrefixStore("slime-training", store),
         rank=rank,
         world_size=world_size,
         timeout=timeout,

@@ -1,7 +1,7 @@
 """Metrics of one rollout's training, made equal on all ranks by one small collective.
 
-Each rank adds what it knows under the same keys in the same order; values may stay on the device until `reduce`, which moves
-all of them in one go.
+Each rank adds what it knows under the same keys in the same order; values may stay on the device until `reduce`, which
+moves all of them in one go.
 """
 
 from __future__ import annotations

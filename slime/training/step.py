@@ -1,7 +1,7 @@
-"""One optimizer step: forward and backward over the micro-batches of all ranks, reduction of gradients, update, learning rate.
+"""One optimizer step: forward and backward over micro-batches, reduction of gradients, update, learning rate.
 
-The gradient of the step is a plain sum over micro-batches and ranks, because the loss is already divided by sizes of the global
-batch (slime.training.losses).
+The gradient of the step is a plain sum over micro-batches and ranks, because the loss is already divided by sizes of
+the global batch (slime.training.losses).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slime.training.packing import MicroBatch
 def optimizer_step(
     model: Model, batches: list[MicroBatch], loss: Loss, scoring: Scoring, *, compare: bool
 ) -> tuple[list[dict[str, Tensor]], dict[str, float]]:
-    """Returns the loss's sums, one a micro-batch, on the last pipeline stage ([] elsewhere), and the step's own figures.
+    """Returns the loss's sums of each micro-batch ([] on all but the last pipeline stage), and the step's own figures.
 
     Raises:
         RuntimeError: a gradient is not finite; nothing was updated.
@@ -41,8 +41,9 @@ def optimizer_step(
 def _scale_balancing_losses(model: Model, batches: list[MicroBatch]) -> None:
     """Load-balancing and z-losses of a mixture of experts as means over the tokens of the step.
 
-    Megatron adds each micro-batch's loss times its number of tokens, to be divided later by that of the global batch; nothing
-    is divided here, so the losses' own backward scale does it. It costs one small all-reduce, and only models that have such losses.
+    Megatron adds each micro-batch's loss times its number of tokens, to be divided later by that of the global batch;
+    nothing is divided here, so the losses' own backward scale does it. It costs one small all-reduce, and only models
+    that have such losses.
     """
     config = model.config
     coefficients = (

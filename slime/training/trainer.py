@@ -1,7 +1,7 @@
 """Trainer: one training rank, from a Batch to new weights.
 
-Every rank calls the same methods in the same order; all of them are collective. Nothing here knows of Ray: an actor, torchrun or a
-test makes a Trainer from a rank, a world size and an address.
+Every rank calls the same methods in the same order; all of them are collective. Nothing here knows of Ray: an actor,
+torchrun or a test makes a Trainer from a rank, a world size and an address.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class Trainer:
         return self._result(batch, report.reduce(), figures)
 
     def save_hf(self, path: str | Path) -> None:
-        """Writes the weights as a Hugging Face directory, with tokenizer and config of --hf-checkpoint; whole or not at all."""
+        """Writes a Hugging Face directory, with tokenizer and config of --hf-checkpoint; whole or not at all."""
         save_hf(self.model.shard, path, source=self.config.hf_checkpoint)
 
     def weights(self, bucket_bytes: int, across_pp: bool = False) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Buckets of (Hugging Face name, full tensor); see slime.models.export. Some tensors are views of the live weights."""
+        """Buckets of (Hugging Face name, full tensor), some of them views of live weights; see slime.models.export."""
         return export_hf(self.model.shard, bucket_bytes, across_pp)
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 class WeightCopy:
     """A copy of all parameters and persistent buffers that `chunks` have when it is made.
 
-    `in_place` exchanges storage, so it copies nothing and keeps no third set; the copy stays on the device of the weights. Inside
-    it nothing may update, reduce or move the parameters.
+    `in_place` exchanges storage, so it copies nothing and keeps no third set; the copy stays on the device of the
+    weights. Inside it nothing may update, reduce or move the parameters.
     """
 
     def __init__(self, chunks: Sequence[nn.Module]) -> None:

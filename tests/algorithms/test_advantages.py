@@ -47,7 +47,7 @@ def test_no_samples():
 
 @given(st.lists(st.tuples(REWARDS, st.integers(0, 4)), min_size=1, max_size=30), st.booleans())
 def test_each_group_sums_to_zero_and_keeps_the_order_of_its_rewards(samples, divide_by_std):
-    rewards, ids = map(np.array, zip(*samples))
+    rewards, ids = map(np.array, zip(*samples, strict=True))
     advantages = group_normalised(rewards, ids, divide_by_std=divide_by_std)
     assert np.isfinite(advantages).all()
     for group in set(ids):

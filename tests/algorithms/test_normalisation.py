@@ -35,7 +35,7 @@ def test_the_mean_of_each_sample_whatever_it_is_packed_with(masks, cut):
     )
     means = [
         v[m > 0].mean()
-        for v, m in zip(np.split(values, np.cumsum(lengths)[:-1]), np.split(mask, np.cumsum(lengths)[:-1]))
+        for v, m in zip(np.split(values, np.cumsum(lengths)[:-1]), np.split(mask, np.cumsum(lengths)[:-1]), strict=True)
         if m.any()
     ]
     np.testing.assert_allclose([together, apart], [sum(means)] * 2, rtol=1e-5)

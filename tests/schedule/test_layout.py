@@ -71,8 +71,8 @@ def test_every_token_is_in_one_place_and_predicted_where_its_predecessor_is(samp
     held, predicted = [], []
     for row in rows:
         assert len(row.sequence_T) * cp_size == row.cu_seqlens[-1] and row.cu_seqlens[-1] % multiple == 0
-        held += zip(row.sequence_T[~row.padding_T], row.position_T[~row.padding_T])
-        for sample, position, at in zip(row.sample_R, row.position_R, row.rows_R):
+        held += zip(row.sequence_T[~row.padding_T], row.position_T[~row.padding_T], strict=True)
+        for sample, position, at in zip(row.sample_R, row.position_R, row.rows_R, strict=True):
             assert (row.sequence_T[at], row.position_T[at]) == (sample, position - 1)
             predicted.append((sample, position))
     assert sorted(held) == [(i, p) for i, length in enumerate(lengths) for p in range(length)]

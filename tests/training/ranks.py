@@ -1,4 +1,4 @@
-"""What tests of training run on ranks (tests.distributed): Megatron needs torch patched, so none of it in the test process."""
+"""What tests of training run on ranks: Megatron needs torch patched, so none of it in the test process."""
 
 from __future__ import annotations
 

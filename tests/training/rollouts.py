@@ -37,7 +37,7 @@ class Trained:
 
 
 def varied(count: int = 10, seed: int = 0, multiple: int = 1) -> list[Made]:
-    """Samples of unequal lengths, multiples of `multiple`; among them one that is all masked, one with a masked middle, one long."""
+    """Samples of unequal lengths, multiples of `multiple`: one is all masked, one long with a masked middle."""
     rng = np.random.default_rng(seed)
     samples = []
     for index in range(count):

@@ -47,8 +47,10 @@ class Layout:
 
 
 def one_by_one(ranks, own=(), shared=BALANCED):
-    """A balancing loss is one of its micro-batch, so micro-batches have to be the same. It is exact only without padding, since
-    Megatron weighs each rank's part by its own tokens, and without empty micro-batches, whose one token counts in it."""
+    """A balancing loss is one of its micro-batch, so micro-batches have to be the same. It is exact only without
+    padding, since Megatron weighs each rank's part by its own tokens, and without empty micro-batches, whose one token
+    counts in it.
+    """
     return Layout(ranks, own, {"micro_batch_size": 1}, model="moe", shared=shared, samples=8, multiple=4, alone=1)
 
 

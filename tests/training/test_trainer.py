@@ -140,7 +140,7 @@ def test_mismatch_of_each_step_from_the_recomputed_log_probs(results, scored):
         assert step["train/train_rollout_logprob_abs_diff"] == pytest.approx(
             mean_of_tokens(part, differences), abs=1e-5
         )
-        largest = max((d * s.mask).max().item() for d, s in zip(differences, part))
+        largest = max((d * s.mask).max().item() for d, s in zip(differences, part, strict=True))
         assert step["train/train_rollout_logprob_abs_diff_max"] == pytest.approx(largest, abs=1e-5)
 
 
@@ -159,11 +159,14 @@ def test_mismatch_costs_no_forward_pass_with_rollout_log_probs(results):
 def test_policy_loss_against_the_engines_log_probs(case, count, mean, results, scored):
     part = scored[:count]
     ratios = [(s.log_probs - s.rollout).exp() for s in part]
-    losses = [-torch.minimum(r * s.sample.reward, r.clamp(0.8, 1.2) * s.sample.reward) for r, s in zip(ratios, part)]
+    losses = [
+        -torch.minimum(r * s.sample.reward, r.clamp(0.8, 1.2) * s.sample.reward)
+        for r, s in zip(ratios, part, strict=True)
+    ]
     step = first_step(results, case)
     assert step["train/pg_loss"] == pytest.approx(mean(part, losses), abs=1e-5)
     assert step["train/ppo_kl"] == pytest.approx(mean(part, [s.rollout - s.log_probs for s in part]), abs=1e-5)
-    clipped = [((r.clamp(0.8, 1.2) - r) * s.sample.reward < 0).float() for r, s in zip(ratios, part)]
+    clipped = [((r.clamp(0.8, 1.2) - r) * s.sample.reward < 0).float() for r, s in zip(ratios, part, strict=True)]
     assert step["train/pg_clipfrac"] == pytest.approx(mean(part, clipped), abs=1e-5)
 
 
@@ -204,7 +207,7 @@ def test_another_reference(results, scored, other):
     rollout = results["other reference"][0]
     want = mean_of_sample_means(scored, [r.log_probs for r in reference])
     assert rollout.rollout["rollout/ref_log_probs"] == pytest.approx(want, abs=1e-5)
-    difference = [s.log_probs - r.log_probs for s, r in zip(scored, reference)]
+    difference = [s.log_probs - r.log_probs for s, r in zip(scored, reference, strict=True)]
     kl = mean_of_sample_means(scored, [(-d).exp() - 1 + d for d in difference])
     step = rollout.steps[0]
     assert step["train/kl_loss"] == pytest.approx(kl, rel=1e-5, abs=1e-5)
@@ -219,7 +222,7 @@ def test_scoring_by_the_reference_leaves_the_actor_as_it_was(results):
 
 def test_a_kl_penalty_lowers_the_advantages(results, scored, other):
     reference = score(other, SAMPLES)
-    penalised = [s.sample.reward - 0.5 * (s.log_probs - r.log_probs) for s, r in zip(scored, reference)]
+    penalised = [s.sample.reward - 0.5 * (s.log_probs - r.log_probs) for s, r in zip(scored, reference, strict=True)]
     want = mean_of_sample_means(scored, penalised)
     assert results["KL penalty"][0].rollout["rollout/advantages"] == pytest.approx(want, abs=1e-5)
 
