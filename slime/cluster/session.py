@@ -44,6 +44,8 @@ _ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the placement says who sees which GPU, not Ray
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
+    "RAY_enable_worker_prestart": "0",  # a worker for each actor is enough; the driver need not wait for others
+    "RAY_prestart_worker_first_driver": "0",
     "SPT_NOENV": "1",  # process titles must not overwrite the environment, by which the reaper knows its own
 }
 
