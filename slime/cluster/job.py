@@ -83,7 +83,13 @@ class Job:
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
             connecting = [self.rollouts.connect(controls, START_S), *self.trainers.connect(controls)]
             self.wait(connecting, "training and router to find the engines", START_S)
-        self.turns = Turns(self.trainers, self.engines, self.wait, colocated=config.colocate)
+        self.turns = Turns(
+            self.trainers,
+            self.engines,
+            self.wait,
+            colocated=config.colocate,
+            engines_sleep=config.offload_rollout,
+        )
 
     def wait(self, refs: Any, what: str, timeout: float) -> Any:
         return wait(refs, what, timeout, watched=self.watched)

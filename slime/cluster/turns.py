@@ -30,14 +30,22 @@ class TurnError(RuntimeError):
 class Turns:
     """Begins with the turn of training, so that the first change brings the first weights, as version 0.
 
-    `wait(refs, what, seconds)` waits for actors. `version` is that of the weights which inference has, -1 before it has any from
+    `wait(refs, what, seconds)` waits for actors; `engines_sleep` says whether colocated engines release their memory while it
+    is not their turn (--offload-rollout). `version` is that of the weights which inference has, -1 before it has any from
     training. Without engines there are no turns to take.
     """
 
     def __init__(
-        self, trainers: Trainers, engines: Engines, wait: Callable[[Any, str, float], Any], *, colocated: bool
+        self,
+        trainers: Trainers,
+        engines: Engines,
+        wait: Callable[[Any, str, float], Any],
+        *,
+        colocated: bool,
+        engines_sleep: bool,
     ) -> None:
-        self.trainers, self.engines, self.wait, self.colocated = trainers, engines, wait, colocated
+        self.trainers, self.engines, self.wait = trainers, engines, wait
+        self.colocated, self.engines_sleep = colocated, colocated and engines_sleep
         self.version = -1
         self.turn = Turn.INFERENCE
         self.to_training()
@@ -51,7 +59,7 @@ class Turns:
         """Puts inference to sleep. Returns what it took, in seconds."""
         self.expect(Turn.INFERENCE, "the engines' sleep")
         start = time.perf_counter()
-        if self.colocated:
+        if self.engines_sleep:
             self.wait(self.engines.sleep(), "the engines to release their memory", CHANGE_S)
         self.turn = Turn.TRAINING
         return {"perf/sleep_time": time.perf_counter() - start}
@@ -63,13 +71,13 @@ class Turns:
         if not len(self.engines):
             return {}
         start = time.perf_counter()
-        if self.colocated:
+        if self.engines_sleep:
             self.wait(self.engines.wake(["weights"]), "the engines to take memory for weights", CHANGE_S)
         awake = time.perf_counter()
         pushed = self.wait(self.trainers.push(self.version + 1), "new weights to reach the engines", CHANGE_S)
         self.version += 1
         sent = time.perf_counter()
-        if self.colocated:
+        if self.engines_sleep:
             self.wait(self.engines.wake(["kv_cache"]), "the engines to take memory for their caches", CHANGE_S)
         return {
             "perf/wake_up_time": awake - start + time.perf_counter() - sent,

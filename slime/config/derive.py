@@ -31,8 +31,7 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
         fill("rollout_num_gpus", 0)
     elif o["colocate"] or o["debug_rollout_only"]:
         fill("rollout_num_gpus", training_devices)
-    o["offload_train"] = o["offload"] or (o["colocate"] if o["offload_train"] is None else o["offload_train"])
-    o["offload_rollout"] = o["offload"] or (o["colocate"] if o["offload_rollout"] is None else o["offload_rollout"])
+    fill("offload_rollout", o["colocate"])
 
     fill("expert_tensor_parallel_size", o["tensor_model_parallel_size"])
     if o["tensor_model_parallel_size"] == 1:

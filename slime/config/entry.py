@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 import time
@@ -49,7 +50,12 @@ def from_command_line(argv: list[str] | None = None) -> Config:
 def _named(config: Config, line: CommandLine) -> Config:
     """With the run's name and directory: those that were given, else the recipe's or the model's name and the time."""
     recipe = Path(line.files[-1]).stem if line.files else Path(config.hf_checkpoint).name
-    name = config.run_name or (
-        Path(config.run_dir).name if config.run_dir else f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
+    name = config.run_name or (Path(config.run_dir).name if config.run_dir else _new_name(recipe))
     return config.replace(run_name=name, run_dir=config.run_dir or f"runs/{name}")
+
+
+def _new_name(recipe: str) -> str:
+    """A name that no run under runs/ has: the recipe and the time, with a number where that is taken."""
+    stem = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not Path("runs", name).exists())

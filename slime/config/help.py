@@ -111,7 +111,7 @@ def _table(options: Iterable[Option], width: int) -> Iterator[str]:
 
 
 def usage(option: Option) -> str:
-    """--lr X · --colocate · --no-bf16 · --offload-train | --no-offload-train · --rollout-stop TEXT ..."""
+    """--lr X · --colocate · --no-bf16 · --offload-rollout | --no-offload-rollout · --rollout-stop TEXT ..."""
     negative = "--no-" + option.flag.removeprefix("--")
     if option.is_switch:
         return (

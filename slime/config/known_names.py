@@ -8,7 +8,7 @@ from __future__ import annotations
 NOT_YET = frozenset(
     """
     critic-num-nodes critic-num-gpus-per-node critic-load critic-save critic-lr num-critic-only-steps value-clip
-    update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files update-weight-delta-encoding
+    offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
     update-weights-interval keep-old-actor
     custom-model-provider-path recompute-loss-function only-train-params-name-list

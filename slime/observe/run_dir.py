@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -83,21 +82,6 @@ class RunDir:
                     ) from None
             _point_latest(path)
         return run
-
-    @classmethod
-    def create_named(cls, recipe: str, *, root: str | Path = "runs") -> RunDir:
-        """A new `<root>/<recipe>-<yyyymmdd-hhmmss>`; a second one in the same second gets `-2` at its end."""
-        stem = Path(root) / f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
-        path, number = stem, 1
-        while True:
-            with _explained(path, "make the run directory"):
-                try:
-                    path.mkdir(parents=True)
-                except FileExistsError:
-                    number += 1
-                    path = stem.with_name(f"{stem.name}-{number}")
-                    continue
-            return cls.create(path)
 
     @classmethod
     def open(cls, path: str | Path) -> RunDir:

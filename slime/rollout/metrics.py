@@ -23,6 +23,11 @@ REPETITION_RATIO = 10.0  # prose compresses by 2 to 4, code by up to 6
 STATISTICS = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min}
 
 
+def demonstration_metrics(samples: Sequence[Sample], *, seconds: float) -> dict[str, float]:
+    """Of demonstrations, which nobody sampled nor graded; to have them ready took `seconds`."""
+    return {**_of_responses("rollout", samples), "perf/rollout_time": seconds}
+
+
 def rollout_metrics(
     samples: Sequence[Sample], raw_rewards: Sequence[float], *, seconds: float, num_gpus: int
 ) -> dict[str, float]:

@@ -12,7 +12,7 @@ from slime.data.source import DataSource, PromptSource
 from slime.rollout.convert import to_batches
 from slime.rollout.generator import Generator
 from slime.rollout.hooks import load_hook
-from slime.rollout.metrics import eval_metrics, rollout_metrics
+from slime.rollout.metrics import demonstration_metrics, eval_metrics, rollout_metrics
 from slime.rollout.scores import rewards_for_training
 from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
 
@@ -50,6 +50,8 @@ class Producer:
         log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, samples, extra, seconds):
             return batches, {}
+        if self._generator is None:
+            return batches, demonstration_metrics(samples, seconds=seconds) | extra
         num_gpus = self.config.rollout_num_gpus or 1
         return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra
 

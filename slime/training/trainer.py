@@ -177,13 +177,13 @@ class Trainer:
     def _describe(self, batch: Batch, batches: list[MicroBatch], report: Report) -> None:
         """Sums over this rank's samples and tokens; `_result` divides them by the number of samples of the rollout."""
         counts_samples = self.parallel.counts_samples
-        of_samples = {
-            "rewards": batch.rewards_N,
-            "raw_reward": batch.raw_rewards_N,
-            "truncated": batch.truncated_N,
-            "response_lengths": batch.response_lengths_N,
-            "total_lengths": batch.total_lengths_N,
-        }
+        of_samples = {"response_lengths": batch.response_lengths_N, "total_lengths": batch.total_lengths_N}
+        if self.is_policy:
+            of_samples |= {
+                "rewards": batch.rewards_N,
+                "raw_reward": batch.raw_rewards_N,
+                "truncated": batch.truncated_N,
+            }
         for name, values_N in of_samples.items():
             report.add("rollout", name, float(np.sum(values_N)) if counts_samples else 0.0)
         flops = forward_flops(

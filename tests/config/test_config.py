@@ -126,7 +126,7 @@ WRITTEN = {
     "--colocate": st.just([]),
     "--no-bf16": st.just([]),
     "--sequence-parallel": st.just([]),
-    "--no-offload-train": st.just([]),
+    "--no-offload-rollout": st.just([]),
     "--loss-type": st.sampled_from(["policy_loss", "sft_loss"]),
     "--sglang-cuda-graph-bs-decode": st.lists(st.integers(1, 9).map(str), min_size=1, max_size=3),
     "--sglang-mem-fraction-static": st.floats(0.1, 0.9).map(repr),

@@ -21,6 +21,16 @@ def ended(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return caught.value.code, captured.out, captured.err
 
 
+def test_default_names_of_the_same_second_differ(complete, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = set()
+    for _ in range(5):
+        config = from_command_line(complete)
+        Path(config.run_dir).mkdir(parents=True)
+        names.add(config.run_name)
+    assert len(names) == 5
+
+
 def test_a_complete_command_line_gives_a_named_run(complete):
     config = from_command_line(complete)
     assert config.run_name.startswith("tiny-") and config.run_dir == f"runs/{config.run_name}"

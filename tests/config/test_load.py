@@ -36,8 +36,8 @@ def test_a_negative_number_is_a_value(word):
 
 
 def test_a_switch_is_set_by_its_name_and_unset_by_no():
-    config = loaded("--colocate", "--no-bf16", "--no-offload-train")
-    assert (config.colocate, config.bf16, config.offload_train, config.offload_rollout) == (True, False, False, True)
+    config = loaded("--colocate", "--no-bf16", "--no-offload-rollout")
+    assert (config.colocate, config.bf16, config.offload_rollout) == (True, False, False)
 
 
 def test_a_list_takes_all_words_up_to_the_next_option():
@@ -181,10 +181,10 @@ def test_yaml_values_and_words_mean_the_same(tmp_path):
     file = write(
         tmp_path / "a.yaml",
         "lr: 1.0e-5\ncolocate: true\nprompt_data: a.jsonl\ntrain_env_vars: {A: '1'}\nupdate_weight_buffer_size: 1MiB\n"
-        "offload_train: false\nrun_name: 7\n",
+        "offload_rollout: false\nrun_name: 7\n",
     )
     words = ["--lr", "1e-5", "--colocate", "--prompt-data", "a.jsonl", "--train-env-vars", '{"A": "1"}']
-    words += ["--update-weight-buffer-size", "1MiB", "--no-offload-train", "--run-name", "7"]
+    words += ["--update-weight-buffer-size", "1MiB", "--no-offload-rollout", "--run-name", "7"]
     assert loaded("--config", file) == loaded(*words)
 
 
@@ -226,10 +226,9 @@ def test_batches_follow_from_one_another():
     assert (config.global_batch_size, config.num_steps_per_rollout) == (32, 1)
 
 
-def test_colocated_engines_take_the_training_devices_and_both_halves_offload():
+def test_colocated_engines_take_the_training_devices_and_release_their_memory():
     config = loaded("--colocate", "--actor-num-nodes", "2", "--actor-num-gpus-per-node", "4")
-    assert (config.rollout_num_gpus, config.offload_train, config.offload_rollout) == (8, True, True)
-    assert loaded("--offload").offload_rollout is True
+    assert (config.rollout_num_gpus, config.offload_rollout) == (8, True)
 
 
 def test_supervised_fine_tuning_needs_no_engines():

@@ -1,7 +1,6 @@
 """The run directory: claimed once, written whole, and clear about what is wrong with it."""
 
 import json
-import re
 import subprocess
 import sys
 import textwrap
@@ -55,12 +54,6 @@ def test_directory_with_other_files_is_not_a_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     RunDir.create(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_default_names_of_the_same_second_differ(tmp_path):
-    names = [RunDir.create_named("tiny-grpo", root=tmp_path).path.name for _ in range(5)]
-    assert len(set(names)) == 5
-    assert all(re.fullmatch(r"tiny-grpo-\d{8}-\d{6}(-\d)?", name) for name in names)
 
 
 def test_several_processes_cannot_claim_one_directory(tmp_path):

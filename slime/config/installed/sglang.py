@@ -78,6 +78,8 @@ def _type(kind: ast.AST, about: dict[str, ast.AST], parser: str, known: dict[str
     except source.Unreadable:
         read = str  # a class of SGLang's own: its own parser reads the text
     if parser in _JSON_PARSERS:
+        if read == str | None:  # annotated as the text, parsed into an object all the same
+            read = dict[str, Any] | None
         return Annotated[read, BeforeValidator(as_json)]
     if parser == "human_readable_int":
         return source.ReadableInt | None

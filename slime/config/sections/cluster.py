@@ -33,10 +33,6 @@ class Cluster(Section):
     colocate: bool = option(
         False, "Train and generate on the same devices in turns, instead of on separate ones at once."
     )
-    offload: bool = option(False, "Short for --offload-train --offload-rollout.")
-    offload_train: bool | None = option(
-        None, "Move the trainer's weights and optimizer state off the devices while generating.", derived="--colocate"
-    )
     offload_rollout: bool | None = option(
         None, "Release the engines' weights and KV cache while training.", derived="--colocate"
     )
