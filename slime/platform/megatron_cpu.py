@@ -92,14 +92,8 @@ def _device_queries() -> None:
     cuda = torch.cuda
     cuda.is_available = _constant(False)
     cuda.current_device = _constant(torch.device("cpu"))
-    cuda.is_current_stream_capturing = _constant(False)  # transformer/moe/router.py, asked in each forward pass
     cuda._lazy_init = _constant(None)  # tensor_parallel/random.py imports it by name
-    for name in ("synchronize", "empty_cache"):  # parallel_state.py after making groups; p2p_communication.py
-        setattr(cuda, name, _constant(None))
-    for name in ("memory_allocated", "memory_reserved"):  # utils.py, for its log lines
-        setattr(cuda, name, _constant(0))
-    for name in ("range_push", "range_pop"):  # utils.py: nvtx ranges around each layer
-        setattr(cuda.nvtx, name, _constant(None))
+    cuda.synchronize = _constant(None)  # pipeline_parallel/p2p_communication.py, after each exchange of shapes
 
 
 class _Event:
@@ -138,7 +132,6 @@ def _streams() -> None:
     optimizer/cpu_offloading/."""
     torch.cuda.Stream, torch.cuda.Event = _Stream, _Event
     torch.cuda.current_stream = _constant(_Stream())
-    torch.cuda.default_stream = _constant(_Stream())
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
     torch.Tensor.record_stream = _constant(None)
 

@@ -37,7 +37,6 @@ class Model:
     """This rank's part of the policy; `chunks` has a model for each virtual pipeline stage, wrapped for reduction."""
 
     parallel: Parallel
-    family: Family
     config: TransformerConfig
     chunks: list[DistributedDataParallel]
     shard: Shard
@@ -77,8 +76,8 @@ def build(config: Config, parallel: Parallel, family: Family, *, with_reference:
             transformer,
             ddp_config,
             Float16Module(transformer, chunk) if config.bf16 else chunk,
-            disable_bucketing=index
-            > 0,  # as in Megatron: only the first chunk's reduction can be hidden behind other work
+            # As Megatron does: of virtual stages only the first has a reduction that can hide behind other work.
+            disable_bucketing=index > 0,
         )
         for index, chunk in enumerate(bare)
     ]
@@ -86,7 +85,7 @@ def build(config: Config, parallel: Parallel, family: Family, *, with_reference:
     transformer.finalize_model_grads_func = _sum_gradients
     optimizer = get_megatron_optimizer(_optimizer_config(config), chunks, use_gloo_process_groups=False)
     transformer.grad_scale_func = optimizer.scale_loss
-    return Model(parallel, family, transformer, chunks, shard, optimizer, _schedule(config, optimizer), reference)
+    return Model(parallel, transformer, chunks, shard, optimizer, _schedule(config, optimizer), reference)
 
 
 def transformer_config(config: Config, parallel: Parallel, family: Family) -> TransformerConfig:
@@ -176,7 +175,7 @@ def _schedule(config: Config, optimizer: MegatronOptimizer) -> OptimizerParamSch
     if steps is None:
         if config.lr_decay_style != "constant":
             raise ValueError(
-                f"--lr-decay-style {config.lr_decay_style} needs --lr-decay-iters or --num-rollout: over how many steps?"
+                f"--lr-decay-style {config.lr_decay_style}: over how many steps? give --lr-decay-iters or --num-rollout"
             )
         steps = config.lr_warmup_iters + 1
     if config.lr_warmup_iters >= steps:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from slime.algorithms.log_probs import log_probs_and_entropy
+from slime.training.balancing import padding_mask
 from slime.training.packing import MicroBatch
 
 
@@ -43,8 +44,7 @@ def score(model: nn.Module, batch: MicroBatch, scoring: Scoring, *, with_entropy
         batch.positions_1T,
         None,
         packed_seq_params=batch.sequences,
-        # With nothing but padding Megatron's balancing losses would divide by the number of other tokens.
-        padding_mask=batch.padding_1T if model.config.num_moe_experts and batch.rows_R.numel() else None,
+        padding_mask=padding_mask(model.config, batch),
         output_processor=_score_response,
         output_processor_context=(batch, scoring, with_entropy),
     )

@@ -25,6 +25,7 @@ from slime.schedule.layout import lay_out
 
 @dataclass(slots=True)
 class MicroBatch:
+    num_samples: int
     tokens_1T: Tensor
     positions_1T: Tensor  # within the sample
     padding_1T: Tensor | None  # True where padding; None without any
@@ -89,6 +90,7 @@ class Packer:
         source_R = self.shift_N[chosen][row.sample_R] + row.position_R
         seqlens, longest = self._tensor(row.cu_seqlens.astype(np.int32)), int(np.diff(row.cu_seqlens).max())
         return MicroBatch(
+            num_samples=len(samples),
             tokens_1T=self._tensor(tokens_T).unsqueeze(0),
             positions_1T=self._tensor(row.position_T).unsqueeze(0),
             padding_1T=self._tensor(row.padding_T).unsqueeze(0) if has_padding else None,

@@ -11,6 +11,7 @@ import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from math import prod
 
 import torch
 import torch.distributed as dist
@@ -92,7 +93,7 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
         "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
         "context_parallel_size": config.context_parallel_size,
     }
-    model_ranks = torch.tensor(list(sizes.values())).prod().item()
+    model_ranks = prod(sizes.values())
     if world_size % model_ranks:
         raise ValueError(
             f"{world_size} training ranks can't be divided into models of {model_ranks} ranks: "

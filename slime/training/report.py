@@ -22,13 +22,13 @@ class Report:
     def __init__(self, parallel: Parallel) -> None:
         self.parallel = parallel
         self.keys: list[tuple[object, str]] = []
-        self.values: list[Tensor] = []
+        self.values: list[Tensor | float] = []
         self.is_max: list[bool] = []
 
     def add(self, section: object, name: str, value: Tensor | float, *, maximum: bool = False) -> None:
         """What this rank contributes: 0 where another rank of its model says the same."""
         self.keys.append((section, name))
-        self.values.append(torch.as_tensor(value, dtype=torch.float64, device=self.parallel.device.torch))
+        self.values.append(value)
         self.is_max.append(maximum)
 
     @contextmanager
@@ -41,7 +41,11 @@ class Report:
 
     def reduce(self) -> dict[object, dict[str, float]]:
         """Section -> name -> value over all ranks. Collective."""
-        by_rank = self.parallel.gather(torch.stack(self.values))
+        tensors = [value.double() for value in self.values if isinstance(value, Tensor)]
+        moved = iter(torch.stack(tensors).tolist() if tensors else [])
+        numbers = [next(moved) if isinstance(value, Tensor) else float(value) for value in self.values]
+        vector = torch.tensor(numbers, dtype=torch.float64, device=self.parallel.device.torch)
+        by_rank = self.parallel.gather(vector)
         sums, maxima = by_rank.sum(dim=0).tolist(), by_rank.amax(dim=0).tolist()
         sections: dict[object, dict[str, float]] = {}
         for (section, name), total, largest, is_max in zip(self.keys, sums, maxima, self.is_max, strict=True):
