@@ -3,9 +3,9 @@
 #
 #   scripts/install.sh [--dev] [--gpu] [VENV_DIR]        VENV_DIR: .venv unless said otherwise
 #
-# --dev adds what the tests need. --gpu takes the versions for CUDA. May be interrupted: the next run goes on where it stopped. A
-# finished environment is recognised and left alone.
-# PYTHON=... chooses the interpreter (3.11 to 3.13). Where packages come from is what pip's own configuration says.
+# --dev adds what the tests need. --gpu takes the versions for CUDA. May be interrupted: the next run goes on where it
+# stopped. A finished environment is recognised and left alone. PYTHON=... chooses the interpreter (3.11 to 3.13). Where
+# packages come from is what pip's own configuration says.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -35,8 +35,11 @@ find_python() {
         fi
         without=$version
     done
-    [ -z "$without" ] || fail "Python $without has no venv module. Install it and run this again:\n  apt-get install python$without-venv"
-    fail "needs Python 3.11, 3.12 or 3.13, found none${PYTHON:+ at PYTHON=$PYTHON}. Install one and run this again:\n  apt-get install python3 python3-venv"
+    if [ -n "$without" ]; then
+        fail "Python $without has no venv module. Install it and run this again:\n  apt-get install python$without-venv"
+    fi
+    fail "needs Python 3.11, 3.12 or 3.13, found none${PYTHON:+ at PYTHON=$PYTHON}. Install one and run this again:" \
+        "\n  apt-get install python3 python3-venv"
 }
 
 fingerprint() { # of everything that decides what is installed, but for --dev
@@ -45,8 +48,8 @@ fingerprint() { # of everything that decides what is installed, but for --dev
 
 megabytes() { du -sm "$VENV" 2>/dev/null | cut -f1; }
 
-# run_stage NAME COMMAND...: runs it with its output in the log, and shows that it is alive. In a terminal one line that changes, else
-# a line at the start, one every 15 seconds, one at the end.
+# run_stage NAME COMMAND...: runs it with its output in the log, and shows that it is alive. In a terminal one line that
+# changes, else a line at the start, one every 15 seconds, one at the end.
 STAGE=0 STAGES=0
 run_stage() {
     local name=$1 began=$SECONDS before size pid status=0 said=0 waited line; shift
@@ -57,7 +60,7 @@ run_stage() {
     [ -t 1 ] || echo "$line ..."
     "$@" >> "$LOG" 2>&1 < /dev/null &
     pid=$!
-    trap 'kill $pid 2>/dev/null; wait $pid 2>/dev/null; printf "\ninterrupted: run this again to go on\n"; exit 130' INT TERM
+    trap 'kill $pid 2>/dev/null; wait $pid 2>/dev/null; fail "interrupted: run this again to go on"' INT TERM
     while kill -0 $pid 2>/dev/null; do
         sleep 0.2
         waited=$((SECONDS - began))
@@ -84,14 +87,14 @@ run_stage() {
 pip_install() { # a stage that was interrupted may have left half a package, so it is done again from the start
     local name=$1 again=(); shift
     [ "$name" != "$UNFINISHED" ] || again=(--force-reinstall --no-deps)
-    run_stage "$name" "$VENV/bin/python" -m pip install --progress-bar off ${again[@]+"${again[@]}"} "$@"
+    run_stage "$name" "$VENV/bin/python" -m pip install --progress-bar off "${again[@]}" "$@"
 }
 
 PRINT=$(fingerprint)
 STAMP=$VENV/.slime-installed
 INSTALLED="" INSTALLED_DEV=""
 [ ! -f "$STAMP" ] || read -r INSTALLED INSTALLED_DEV < "$STAMP" || true
-if [ "$INSTALLED" = "$PRINT" ] && [ -x "$VENV/bin/python" ] && [ "${DEV:-$INSTALLED_DEV}" = "$INSTALLED_DEV" ]; then
+if [ "$INSTALLED" = "$PRINT" ] && [ "${DEV:-$INSTALLED_DEV}" = "$INSTALLED_DEV" ] && [ -x "$VENV/bin/python" ]; then
     echo "$VENV is up to date"
     exit 0
 fi
@@ -106,7 +109,9 @@ if [ -e "$VENV" ] && [ ! -f "$VENV/pyvenv.cfg" ] && [ -n "$(ls -A "$VENV")" ]; t
     fail "$VENV is there and is no virtual environment: move it away, or name another directory"
 fi
 FREE=$(df -Pm "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')
-[ -x "$VENV/bin/python" ] || [ "$FREE" -ge 4000 ] || fail "needs 4 GB of free disk (2 GB stay in use), $(dirname "$VENV") has $FREE MB"
+if [ ! -x "$VENV/bin/python" ] && [ "$FREE" -lt 4000 ]; then
+    fail "needs 4 GB of free disk (2 GB stay in use), $(dirname "$VENV") has $FREE MB"
+fi
 
 BEGAN=$SECONDS
 if ! "$VENV/bin/python" -m pip --version > /dev/null 2>&1; then
@@ -123,16 +128,18 @@ MEGATRON=$NO_DEPS/megatron.txt OTHERS=$NO_DEPS/others.txt
 grep '^megatron-core==' requirements/cpu-nodeps.txt > "$MEGATRON"
 grep -v '^megatron-core==' requirements/cpu-nodeps.txt > "$OTHERS"
 
+FOR_TESTS=()
+[ -z "$DEV" ] || FOR_TESTS=(-r requirements/dev.txt -r requirements/trackers.txt)
 if [ $KIND = cpu ]; then
     STAGES=6
     pip_install "torch for the CPU" "$(grep '^torch==' requirements/cpu.txt)"
     pip_install "SGLang, its router, xgrammar" --no-deps -r "$OTHERS"
     # it says that it needs Python 3.12, and ships for 3.11
     pip_install "Megatron-core" --no-deps --ignore-requires-python -r "$MEGATRON"
-    pip_install "Ray, transformers and the rest" -r requirements/cpu.txt ${DEV:+-r requirements/dev.txt -r requirements/trackers.txt}
+    pip_install "Ray, transformers and the rest" -r requirements/cpu.txt "${FOR_TESTS[@]}"
 else
     STAGES=3
-    pip_install "SGLang, Megatron-core, Ray for CUDA" -r requirements/gpu.txt ${DEV:+-r requirements/dev.txt -r requirements/trackers.txt}
+    pip_install "SGLang, Megatron-core, Ray for CUDA" -r requirements/gpu.txt "${FOR_TESTS[@]}"
 fi
 pip_install "slime" --no-deps --no-build-isolation --editable .
 run_stage "checking what is installed" "$VENV/bin/python" -m slime.doctor --imports

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# From a fresh machine to a model trained by reinforcement learning, on a CPU. Needs Debian or Ubuntu, Python 3.11 or newer, 4 GB of
-# disk, 4 GB of memory, no GPU.
+# From a fresh machine to a model trained by reinforcement learning, on a CPU. Needs Debian or Ubuntu, Python 3.11 to
+# 3.13, 4 GB of disk, 4 GB of memory, no GPU.
 #
 #   bash scripts/quickstart.sh
 #
-# Installs into .venv, makes a tiny Qwen3 checkpoint, teaches it by supervised fine-tuning to add two numbers (mostly by sloppy
-# guesses), and then by GRPO to think first. What is done already is skipped; `rm -r build/tiny` starts afresh. Further options go to
-# the last step:
+# Installs into .venv, makes a tiny Qwen3 checkpoint, teaches it by supervised fine-tuning to add two numbers (mostly by
+# sloppy guesses), and then by GRPO to think first. What is done already is skipped; `rm -r build/tiny` starts afresh.
+# Further options go to the last step:
 #
 #   bash scripts/quickstart.sh --num-rollout 80
 set -euo pipefail
