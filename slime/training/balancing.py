@@ -21,7 +21,7 @@ def has_balancing_losses(config: TransformerConfig) -> bool:
 
 
 def padding_mask(config: TransformerConfig, batch: MicroBatch) -> Tensor | None:
-    """Which tokens do not count. None for an empty micro-batch: Megatron would divide by the number of those that do."""
+    """Which tokens do not count. None for an empty micro-batch: Megatron would divide by the number of the others."""
     return batch.padding_1T if has_balancing_losses(config) and batch.num_samples else None
 
 

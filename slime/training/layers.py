@@ -147,18 +147,27 @@ def packed_rope(
     mscale: float = 1.0,
     cp_group: torch.distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Takes the place of Megatron's `_apply_rotary_pos_emb_thd`: angles [longest, 1, 1, D] are gathered by the position
-    of each token within its sequence, where Megatron loops over the sequences in Python.
+    """Takes the place of Megatron's `_apply_rotary_pos_emb_thd`, which loops over the sequences in Python.
+
+    Sines and cosines of the angles [longest, 1, 1, D] are gathered by the position of each token within its sequence.
+    With x rolled by half of D, and the first half of the sines negative, the rotation is x · cos + rolled · sin.
     """
     sequence_T, offset_T = _sequence_and_offset(cu_seqlens // cp_group.size(), x_THD.shape[0])
     position_T = zigzag_positions(cu_seqlens, sequence_T, offset_T, cp_group.rank(), cp_group.size())
-    return rope_utils._apply_rotary_pos_emb_bshd(
-        x_THD.unsqueeze(1),
-        freqs.index_select(0, position_T),
-        rotary_interleaved=rotary_interleaved,
-        mla_rotary_interleaved=mla_rotary_interleaved,
-        mscale=mscale,
-    ).squeeze(1)
+    dim = x_THD.shape[-1]
+    if rotary_interleaved or mla_rotary_interleaved or freqs.shape[-1] != dim:
+        return rope_utils._apply_rotary_pos_emb_bshd(
+            x_THD.unsqueeze(1),
+            freqs.index_select(0, position_T),
+            rotary_interleaved=rotary_interleaved,
+            mla_rotary_interleaved=mla_rotary_interleaved,
+            mscale=mscale,
+        ).squeeze(1)
+    angles = freqs.squeeze(1)
+    sines = angles.sin().view(-1, 1, 2, dim // 2) * angles.new_tensor([-1.0, 1.0]).view(2, 1)
+    cos_T1D = (angles.cos() * mscale).to(x_THD.dtype).index_select(0, position_T)
+    sin_T1D = (sines.flatten(-2) * mscale).to(x_THD.dtype).index_select(0, position_T)
+    return torch.addcmul(x_THD * cos_T1D, x_THD.roll(dim // 2, dims=-1), sin_T1D)
 
 
 def zigzag_positions(cu_seqlens: Tensor, sequence_T: Tensor, offset_T: Tensor, cp_rank: int, cp_size: int) -> Tensor:
