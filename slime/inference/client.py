@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,9 +30,12 @@ from slime.inference.router import SESSION_HEADER
 if TYPE_CHECKING:
     from slime.config import Config
 
+log = logging.getLogger(__name__)
+
 PASSING_STATUSES = frozenset({429, 502, 503, 504})
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 CONNECT_TIMEOUT_S = 10.0
+WARN_EVERY_S = 30.0
 KEEP_ALIVE_S = 4.0  # below the 5 s of a server with default settings, which would close one just being used
 _LOG_PROB, _TOKEN = itemgetter(0), itemgetter(1)
 
@@ -47,7 +51,7 @@ class Generation:
 
     tokens: list[int]
     log_probs: list[float]
-    finish_reason: Literal["stop", "length", "abort"]
+    finish_reason: Literal["stop", "length", "abort"] | None
     weight_versions: list[tuple[str, int]]
     prompt_tokens: int
     cached_tokens: int
@@ -92,6 +96,7 @@ class GenerateClient:
         self._free = asyncio.Semaphore(max_samples)
         self._turn = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
+        self._warned = 0.0
 
     @classmethod
     def from_config(cls, config: Config, url: str, token: str | None = None, *, num_engines: int) -> Self:
@@ -212,7 +217,8 @@ class GenerateClient:
         return self._session.post(f"{self.url}/generate", data=body, headers=headers, timeout=limits)
 
     async def _post(self, body: bytes, headers: dict[str, str]) -> bytes:
-        deadline = time.monotonic() + self.timeout
+        start = time.monotonic()
+        deadline = start + self.timeout
         pause = FIRST_PAUSE_S
         while True:
             try:
@@ -233,7 +239,16 @@ class GenerateClient:
             seconds = random.uniform(pause / 2, pause)
             if time.monotonic() + seconds > deadline:
                 raise InferenceError(f"given up after {self.timeout:g} s, at last: {failure}") from failure
+            self._warn(time.monotonic() - start, failure)
             await asyncio.sleep(seconds)
+
+    def _warn(self, elapsed: float, failure: InferenceError) -> None:
+        """Of requests that don't get through, one from time to time."""
+        if elapsed > WARN_EVERY_S and time.monotonic() > self._warned + WARN_EVERY_S:
+            self._warned = time.monotonic()
+            log.warning(
+                "a request has been tried again for %.0f s (it may for %g s): %s", elapsed, self.timeout, failure
+            )
 
     def _refusal(self, status: int, content: bytes) -> RequestError:
         return RequestError(f"{self.url}: POST /generate: {status}: {shown(content)}", status)

@@ -125,7 +125,7 @@ class Router(RouterWorkers, ServerProcess):
     def environment(self) -> dict[str, str | None]:
         # It would send what is meant for the engines to a proxy.
         proxies = {name: None for name in os.environ if name.lower() in ("http_proxy", "all_proxy")}
-        return {**proxies, "SLIME_TOKEN": self.token}
+        return {**proxies, "SLIME_TOKEN": self.token, "NO_COLOR": "1"}
 
     def check(self) -> None:
         if not self.is_running:
@@ -170,6 +170,8 @@ def router_from_config(
     """The router that --sglang-router-ip names, else one of our own. `host` is this machine's address for the
     others."""
     if config.sglang_router_ip is not None:
+        if config.sglang_router_port is None:
+            raise InferenceError("--sglang-router-ip names a router that runs: give its --sglang-router-port, too")
         return ExternalRouter(
             f"http://{config.sglang_router_ip}:{config.sglang_router_port}", config.router.get("api_key")
         )

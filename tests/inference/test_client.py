@@ -11,6 +11,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from slime.inference import client as client_module
 from slime.inference.client import GenerateClient, Generation
 from slime.inference.errors import InferenceError, RequestError
 from slime.inference.router import SESSION_HEADER
@@ -133,6 +134,15 @@ def test_the_deadline_ends_the_tries_and_tells_the_last_refusal(run: Run) -> Non
     with pytest.raises(InferenceError, match=r"given up after 1 s, at last: .*503: no workers"):
         ask(run, server, timeout=1)
     assert len(server.bodies) > 1
+
+
+def test_a_request_that_does_not_get_through_is_talked_about(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_module, "WARN_EVERY_S", 0.1)
+    ask(run, StandIn(lambda k: ok() if k == 3 else web.Response(status=503, text="no workers")))
+    assert "a request has been tried again for 0 s (it may for 30 s)" in caplog.text
+    assert "503: no workers" in caplog.text
 
 
 def test_nobody_listening_is_given_up_at_the_deadline(run: Run) -> None:

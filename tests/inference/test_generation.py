@@ -9,7 +9,6 @@ import pytest
 
 from slime.inference.client import GenerateClient, Generation
 from slime.inference.errors import RequestError
-from slime.inference.router import Router
 from slime.inference.server import EngineServer
 from tests.inference.conftest import Run
 from tests.inference.hf import Reference
@@ -157,8 +156,3 @@ async def until_generating(engine: EngineServer) -> None:
     async with asyncio.timeout(60):
         while not any(load["num_running_reqs"] for load in await asyncio.to_thread(engine.control.loads)):
             await asyncio.sleep(0.01)
-
-
-def test_the_router_knows_its_engine(router: Router, engine: EngineServer) -> None:
-    (worker,) = router.workers()
-    assert (worker["url"], worker["is_healthy"]) == (engine.url, True)

@@ -10,17 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from slime.inference.errors import InferenceError
-from slime.inference.router import Router
+from slime.inference.errors import InferenceError, RequestError
+from slime.inference.router import ExternalRouter, Router
 from slime.inference.server import EngineServer
 
 START_TIMEOUT_S = 120.0
+TOKEN = "very-secret"
 
 
 def family(router: Router) -> list[psutil.Process]:
@@ -40,12 +41,19 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "logs" / "router.log"
 
 
-def test_a_server_comes_up_and_stop_leaves_no_process(log: Path) -> None:
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    """A running router with a token."""
+    with Router(log_path=tmp_path_factory.mktemp("secured") / "router.log", token=TOKEN) as router:
+        router.wait_ready(START_TIMEOUT_S)
+        yield router
+
+
+def test_stop_leaves_no_process(log: Path) -> None:
     router = Router(log_path=log)
     router.start()
     router.wait_ready(START_TIMEOUT_S)
     assert router.is_running
-    assert router.workers() == []
     processes = family(router)
     assert len(processes) > 1
     router.stop()
@@ -54,21 +62,17 @@ def test_a_server_comes_up_and_stop_leaves_no_process(log: Path) -> None:
     router.stop()
 
 
-def test_two_servers_of_one_machine_do_not_collide(tmp_path: Path) -> None:
-    with Router(log_path=tmp_path / "a.log") as a, Router(log_path=tmp_path / "b.log") as b:
-        a.wait_ready(START_TIMEOUT_S)
-        b.wait_ready(START_TIMEOUT_S)
-        assert a.port != b.port
+def test_it_listens_on_loopback_only(secured: Router) -> None:
+    sockets = [s for p in family(secured) for s in p.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
+    assert len(sockets) >= 2  # requests and metrics
+    assert {s.laddr.ip for s in sockets} == {"127.0.0.1"}
 
 
-def test_it_listens_on_loopback_only(log: Path) -> None:
-    with Router(log_path=log) as router:
-        router.wait_ready(START_TIMEOUT_S)
-        sockets = [
-            s for process in family(router) for s in process.net_connections("tcp") if s.status == psutil.CONN_LISTEN
-        ]
-        assert len(sockets) >= 2  # requests and metrics
-        assert {s.laddr.ip for s in sockets} == {"127.0.0.1"}
+def test_a_token_is_asked_for_and_on_no_command_line(secured: Router) -> None:
+    assert secured.workers() == []
+    with pytest.raises(RequestError, match="401"):
+        ExternalRouter(secured.url, "wrong").workers()
+    assert not any(TOKEN in word for process in family(secured) for word in process.cmdline())
 
 
 def test_a_server_that_ends_early_is_reported_with_the_end_of_its_log(log: Path) -> None:
@@ -112,9 +116,10 @@ class Thief:
         self.server.server_close()
 
 
-def test_a_port_taken_before_the_server_could_bind_it_is_replaced(log: Path) -> None:
+def test_a_port_taken_before_the_server_could_bind_it_is_replaced(log: Path, secured: Router) -> None:
     with Router(log_path=log) as router:
         first = router.port
+        assert first != secured.port
         thief = Thief(first)
         router.wait_ready(START_TIMEOUT_S)
         thief.close()
@@ -144,19 +149,10 @@ def test_what_listens_beyond_loopback_has_a_token(tmp_path: Path) -> None:
     assert first and second and first != second
 
 
-def test_a_token_is_on_no_command_line(log: Path) -> None:
-    with Router(log_path=log, token="very-secret") as router:
-        router.wait_ready(START_TIMEOUT_S)
-        assert not any("very-secret" in word for process in family(router) for word in process.cmdline())
-        router.token = "wrong"
-        with pytest.raises(InferenceError, match="401"):
-            router.workers()
-
-
 STARTER = """
 import sys, time
 from pathlib import Path
-from slime.inference.router import Router
+from slime.inference.router import ExternalRouter, Router
 router = Router(log_path=Path(sys.argv[1]))
 router.start()
 router.wait_ready(120)

@@ -1,0 +1,100 @@
+"""Engines behind a router: taken in, taken out, and what it says of those it cannot take."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from slime.inference.client import GenerateClient
+from slime.inference.errors import InferenceError
+from slime.inference.router import ExternalRouter, Router
+from slime.inference.server import EngineServer
+from tests.conftest import START_TIMEOUT_S
+from tests.inference.conftest import Run
+from tests.inference.test_process import until
+
+NOBODY = "http://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    """A running router without engines."""
+    with Router(log_path=tmp_path_factory.mktemp("empty") / "router.log") as router:
+        router.wait_ready(START_TIMEOUT_S)
+        yield router
+
+
+def urls(router: Router | ExternalRouter) -> list[str]:
+    return [worker["url"] for worker in router.workers()]
+
+
+def test_the_router_knows_its_engine(router: Router, engine: EngineServer) -> None:
+    (worker,) = router.workers()
+    assert (worker["url"], worker["is_healthy"]) == (engine.url, True)
+
+
+def test_engines_are_taken_in_and_out(empty: Router, engine: EngineServer) -> None:
+    empty.add_workers([engine.url], 60)
+    empty.add_workers([engine.url], 60)
+    assert urls(empty) == [engine.url]
+    empty.remove_worker(engine.url, 60)
+    empty.remove_worker(engine.url, 60)
+    assert urls(empty) == []
+
+
+def test_an_engine_that_does_not_answer_is_named_with_the_reason(empty: Router) -> None:
+    with pytest.raises(
+        InferenceError, match=rf"router at {empty.url} has not taken these engines after 0.5 s: {NOBODY}: "
+    ):
+        empty.add_workers([NOBODY], 0.5)
+    assert NOBODY not in urls(empty)
+
+
+def test_a_router_without_engines_is_tried_until_the_deadline(empty: Router, run: Run) -> None:
+    async def ask() -> None:
+        async with GenerateClient(empty.url, timeout=2) as client:
+            await client.generate([5], {})
+
+    with pytest.raises(InferenceError, match=r"given up after 2 s, at last: .*503.*No available workers"):
+        run(ask())
+
+
+def test_somebody_elses_router_is_left_as_it_was_found(empty: Router, engine: EngineServer) -> None:
+    external = ExternalRouter(empty.url)
+    external.start()
+    external.wait_ready(60)
+    external.add_workers([engine.url], 60)
+    assert urls(empty) == [engine.url]
+    external.stop()
+    assert urls(empty) == []
+    assert empty.is_running
+
+
+def test_an_engine_that_was_there_before_stays(empty: Router, engine: EngineServer) -> None:
+    empty.add_workers([engine.url], 60)
+    external = ExternalRouter(empty.url)
+    external.add_workers([engine.url], 60)
+    external.stop()
+    assert urls(empty) == [engine.url]
+    empty.remove_worker(engine.url, 60)
+
+
+def test_somebody_elses_router_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(InferenceError, match=f"external router at {NOBODY} does not answer, after 0 s"):
+        ExternalRouter(NOBODY).wait_ready(0)
+
+
+def test_a_router_that_has_ended_is_reported_at_once(empty: Router, engine: EngineServer) -> None:
+    """The last test here: the router doesn't come back."""
+    (server, *_) = psutil.Process(empty.pid).children(recursive=True)
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    with pytest.raises(InferenceError, match="router"):
+        empty.add_workers([engine.url], 60)
+    until(lambda: not empty.is_running, "the supervisor has ended, too")
+    with pytest.raises(InferenceError, match=r"router has ended\. The last lines of"):
+        empty.check()
