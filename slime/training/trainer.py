@@ -101,15 +101,23 @@ class Trainer:
 
     def save_hf(self, path: str | Path) -> None:
         """Writes a Hugging Face directory, with tokenizer and config of --hf-checkpoint; whole or not at all."""
+        self._settle()
         save_hf(self.model.shard, path, source=self.config.hf_checkpoint)
 
     def weights(self, bucket_bytes: int, across_pp: bool = False) -> Iterator[list[tuple[str, torch.Tensor]]]:
         """Buckets of (Hugging Face name, full tensor), some of them views of live weights; see slime.models.export."""
+        self._settle()
         return export_hf(self.model.shard, bucket_bytes, across_pp)
 
     def close(self) -> None:
         """Ends the process groups. The trainer is of no use afterwards."""
         self.parallel.stop()
+
+    def _settle(self) -> None:
+        """Gathers the new parameters now, which --overlap-param-gather leaves to the next forward pass."""
+        for chunk in self.model.chunks:
+            if chunk.ddp_config.overlap_param_gather:
+                chunk.start_param_sync(force_sync=True)
 
     # One rollout, in the order of `train`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from tests.training.rollouts import Made, Trained, shares
@@ -41,8 +42,16 @@ def train(directory: str, options: list[str], samples: list[Made], rollouts: int
     """Trains on the same rollout a few times."""
     with trainer(directory, *options) as made:
         batch = shares(samples, made.dp_size, **sharing)[made.dp_rank]
-        results = [made.train(i, batch) for i in range(rollouts)]
-    return [Trained(result.rollout, result.steps) for result in results]
+        return [trained(made, made.train(i, batch)) for i in range(rollouts)]
+
+
+def trained(made: Any, result: Any) -> Trained:
+    weights = {
+        name: float(tensor.double().flatten() @ torch.arange(tensor.numel()).double().cos())
+        for bucket in made.weights(50_000, across_pp=True)
+        for name, tensor in bucket
+    }
+    return Trained(result.rollout, result.steps, weights)
 
 
 def train_all(cases: dict[Any, tuple[Any, ...]]) -> dict[Any, list[Trained]]:

@@ -30,10 +30,11 @@ class Made:
 
 @dataclass
 class Trained:
-    """A TrainResult that can be read without importing Megatron."""
+    """A TrainResult that can be read without importing Megatron, and the weights afterwards."""
 
     rollout: dict[str, float]
     steps: list[dict[str, float]]
+    weights: dict[str, float]  # tensor -> its product with a fixed vector of cosines
 
 
 def varied(count: int = 10, seed: int = 0, multiple: int = 1) -> list[Made]:

@@ -19,6 +19,7 @@ SP = ("--sequence-parallel",)
 CP2 = ("--context-parallel-size", "2")
 EP2 = ("--expert-model-parallel-size", "2")
 ETP1 = ("--expert-tensor-parallel-size", "1")
+OVERLAP = ("--overlap-grad-reduce", "--overlap-param-gather")
 PLAIN = ("--no-use-distributed-optimizer",)
 PER_TOKEN = ("--calculate-per-token-loss",)
 EVERYTHING = (
@@ -61,6 +62,7 @@ LAYOUTS = {
     "without distributed optimizer": Layout(1, PLAIN),
     "DP2": Layout(2),
     "DP2 without distributed optimizer": Layout(2, PLAIN, {"micro_batch_size": 3}),
+    "DP2 with overlap": Layout(2, OVERLAP),
     "DP2, rows of at most 30 tokens": Layout(2, packing={"max_tokens": 30}),
     "DP2 per token": Layout(2, shared=PER_TOKEN),
     "DP2, everything in the loss": Layout(2, shared=EVERYTHING),
@@ -145,6 +147,7 @@ def test_equals_one_process(name, alone, together):
             assert comparable(got_step) == pytest.approx(comparable(want_step), abs=1e-5, rel=1e-5), (
                 f"rollout {rollout}, step {step}"
             )
+        assert got.weights == pytest.approx(want.weights, abs=1e-3), f"after rollout {rollout}"
 
 
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.ranks > 1])
