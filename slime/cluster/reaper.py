@@ -34,17 +34,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 RUN_ID = "SLIME_RUN_ID"
 _REAPER = "SLIME_REAPER"
 GRACE_S = 3.0
 """After a driver died without a word: how long its processes may take to end by themselves."""
+_LOOK_S = 0.5
+_LOOKS = 6
+"""How often a name in /dev/shm is looked at before it counts as somebody else's: it is made before it is mapped."""
 _TERM_S = 0.5
 _TRACKERS_S = 1.0
 _KILL_S = 5.0
 _STARTING_S = 60.0
 _SHM = Path("/dev/shm")
-_QUICK = b"q"
 _SOCKET_PATH_LIMIT = 107
 _RECORD = "run.json"
 
@@ -184,17 +187,14 @@ def _shm_names() -> set[str]:
 def _shm_used_by(pids: Iterable[int]) -> set[str]:
     """Names in /dev/shm that these processes have mapped or open."""
     prefix = f"{_SHM}/"
-    names = set()
+    paths = set()
     for pid in pids:
-        for line in _read(pid, "maps").decode("utf-8", "replace").splitlines():
-            if prefix in line and not line.endswith(" (deleted)"):
-                names.add(line[line.index(prefix) + len(prefix) :])
+        paths.update(_read(pid, "maps").decode("utf-8", "replace").splitlines())
         try:
-            targets = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
-        except OSError:
+            paths.update(os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+        except OSError:  # it has ended since
             continue
-        names.update(target.removeprefix(prefix) for target in targets if target.startswith(prefix))
-    return names
+    return {path.partition(prefix)[2] for path in paths if prefix in path and not path.endswith(" (deleted)")}
 
 
 # -- a run's record --------------------------------------------------------------------------------
@@ -219,24 +219,33 @@ class Record:
     def read(directory: Path) -> Record:
         """Raises FileNotFoundError when there is no record in `directory`."""
         text = (directory / _RECORD).read_text()
+        record = Record(directory, began=directory.stat().st_ctime)
         try:
-            stored = json.loads(text)
+            record.update(json.loads(text))
         except ValueError:  # killed while writing: what matters is in the directory's name
-            return Record(directory, began=directory.stat().st_ctime)
-        return Record(directory, stored["began"], set(stored["pids"]), set(stored["shm"]))
+            pass
+        return record
+
+    def update(self, stored: dict[str, Any]) -> None:
+        """Adds what another record of the same run has seen, as `to_json` wrote it."""
+        self.began = min(self.began, stored["began"])
+        self.pids.update(stored["pids"])
+        self.shm.update(stored["shm"])
+
+    def to_json(self) -> str:
+        return json.dumps({"began": self.began, "pids": sorted(self.pids), "shm": sorted(self.shm)})
 
     def write(self) -> None:
         """In place, since the lock sits on this file."""
-        text = json.dumps({"began": self.began, "pids": sorted(self.pids), "shm": sorted(self.shm)})
         with (self.directory / _RECORD).open("r+") as file:
-            file.write(text)
+            file.write(self.to_json())
             file.truncate()
 
     def look(self, final: bool = False) -> None:
         """Notes which names in /dev/shm are the run's. Costs one listing as long as no name is new."""
         names = _shm_names()
         self.unknown = {name: looks for name, looks in self.unknown.items() if name in names}
-        fresh = {name for name in names - self.shm if self.unknown.get(name, 0) < 3}
+        fresh = {name for name in names - self.shm if self.unknown.get(name, 0) < _LOOKS}
         if not fresh and not final:
             return
         before = len(self.pids) + len(self.shm)
@@ -311,6 +320,7 @@ class Guard:
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         Record(fresh).write()
         fresh.rename(self.directory)
+        self._seen = Record(self.directory)
         reading, self._writing = os.pipe()
         environ = {_REAPER: run_id, **{name: value for name, value in os.environ.items() if name != RUN_ID}}
         with log.open("ab") as file:
@@ -320,10 +330,14 @@ class Guard:
             )  # fmt: skip
         os.close(reading)
 
+    def look(self) -> None:
+        """Notes what the run has in /dev/shm now. To be called before processes of the run begin to end."""
+        self._seen.look(final=True)
+
     def close(self, timeout: float = 20.0) -> None:
         """Ends everything that the run has started; returns when it is gone (usually within a second)."""
         try:
-            os.write(self._writing, _QUICK)
+            os.write(self._writing, self._seen.to_json().encode())
         except BrokenPipeError:
             pass
         os.close(self._writing)
@@ -343,9 +357,11 @@ def watch(directory: Path) -> None:
         signal.signal(number, signal.SIG_IGN)
     record = Record.read(directory)
     with _locked(directory / _RECORD, fcntl.LOCK_SH):
-        while not select.select([0], [], [], 1.0)[0]:
+        while not select.select([0], [], [], _LOOK_S)[0]:
             record.look()
-        quick = os.read(0, 1) == _QUICK
+        quick = sys.stdin.read()  # nothing if the driver died without a word, else what it has seen itself
+        if quick:
+            record.update(json.loads(quick))
         for line in record.sweep(0.0 if quick else GRACE_S):
             if not quick:
                 print(line, flush=True)

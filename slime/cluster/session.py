@@ -64,6 +64,7 @@ class Session:
         self.resource = "CPU"
         self._cpu_slots = config.cpu_slots
         self._wants_gpus = config.device != "cpu"
+        self._guard: reaper.Guard | None = None
         self._interrupt = Interrupt()
         self._undo = ExitStack()
 
@@ -76,7 +77,7 @@ class Session:
             self._undo.callback(self._interrupt.release)
             hidden = {} if self._wants_gpus else {"CUDA_VISIBLE_DEVICES": ""}
             self._undo.enter_context(environment({**_ENVIRONMENT, **hidden, reaper.RUN_ID: self.run_id}))
-            guard = reaper.Guard(self.run_id, self.logs / "reaper.log")
+            self._guard = guard = reaper.Guard(self.run_id, self.logs / "reaper.log")
             self._undo.callback(guard.close)
             if self.joined:
                 self._join()
@@ -92,6 +93,8 @@ class Session:
 
     def __exit__(self, *exception: object) -> None:
         self._interrupt.end()
+        if self._guard is not None:
+            self._guard.look()
         self._undo.close()
         if self._interrupt.number not in (None, signal.SIGINT):
             raise SystemExit(128 + self._interrupt.number)

@@ -63,7 +63,8 @@ def main(run_dir: str, mode: str) -> None:
             options = [placement.options(placement.train), placement.options(placement.engines[1])]
         holders = [Holder.options(name=f"rank {i}", **options[i]).remote() for i in (0, 1)]
         up = wait([holder.up.remote() for holder in holders], "the actors", 60)
-        time.sleep(1.5)  # longer than the reaper's look
+        if mode == "serve":  # these get killed; the reaper looks once a second
+            time.sleep(1.5)
         print(json.dumps({"run_id": session.run_id, "resource": session.resource, "actors": up}), flush=True)
         if mode == "serve":
             for _ in sys.stdin:

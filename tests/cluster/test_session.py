@@ -112,6 +112,7 @@ def driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     for each in started:
         each.process.kill()
         each.process.wait()
+        _until(lambda each=each: not each.remains)
         for pid in each.pids & _living():
             if _has_run_id(pid, each.up["run_id"]):
                 os.kill(pid, signal.SIGKILL)
@@ -177,6 +178,8 @@ def test_a_failure_ends_everything_and_shows_its_cause(driver):
 def test_everything_listens_on_loopback_only(driver):
     run = driver("serve")
     assert _listening(run.pids | {run.process.pid}) == {"127.0.0.1"}
+    run.process.stdin.close()
+    run.process.wait(DEADLINE_S)
 
 
 def _listening(pids: set[int]) -> set[str]:
