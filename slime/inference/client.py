@@ -220,6 +220,7 @@ class GenerateClient:
         start = time.monotonic()
         deadline = start + self.timeout
         pause = FIRST_PAUSE_S
+        failure: InferenceError | None = None
         while True:
             try:
                 async with self._request(body, headers, deadline - time.monotonic()) as answer:
@@ -230,9 +231,10 @@ class GenerateClient:
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
                 failure = InferenceError(f"{self.url}: connection lost: {error or type(error).__name__}")
             except TimeoutError:
+                before = f"; the try before: {failure}" if failure else ""
                 raise InferenceError(
-                    f"{self.url}: no answer to a request for generation within {self.timeout:g} s"
-                ) from None
+                    f"{self.url}: /generate did not answer within {self.timeout:g} s{before}"
+                ) from failure
             if isinstance(failure, RequestError) and failure.status not in PASSING_STATUSES:
                 raise failure
             pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from pathlib import Path
 import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-RESOURCE_TRACKER_S = 5.0  # what multiprocessing's resource tracker has for unlinking what the others left
+RESOURCE_TRACKER_S = 5.0
 GIVE_UP_S = 30.0
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -45,18 +46,22 @@ def main(starter: int, command: list[str]) -> int:
         starter_fd = os.pidfd_open(starter)
     except ProcessLookupError:
         return 128 + signal.SIGTERM
-    with tempfile.TemporaryDirectory(prefix="slime-server-", ignore_cleanup_errors=True) as temporary:
-        try:
-            server = subprocess.Popen(command, env=environment(temporary), preexec_fn=die_with_supervisor)
-            watched = select.poll()
-            watched.register(starter_fd, select.POLLIN)
-            watched.register(os.pidfd_open(server.pid), select.POLLIN)
-            watched.poll()
-            return exit_status(server)
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
-            end_descendants()
+    if os.getppid() != starter:  # it has ended, and its number may be another's by now
+        return 128 + signal.SIGTERM
+    temporary = tempfile.mkdtemp(prefix="slime-server-")
+    try:
+        server = subprocess.Popen(command, env=environment(temporary), preexec_fn=die_with_supervisor)
+        watched = select.poll()
+        watched.register(starter_fd, select.POLLIN)
+        watched.register(os.pidfd_open(server.pid), select.POLLIN)
+        watched.poll()
+        return exit_status(server)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        kill_descendants(spare_trackers=True)
+        shutil.rmtree(temporary, ignore_errors=True)  # at once: who asked us to end may not wait for long
+        await_descendants()
 
 
 def environment(temporary: str) -> dict[str, str]:
@@ -77,20 +82,25 @@ def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def end_descendants() -> None:
-    """Kills until nobody is left."""
+def kill_descendants(*, spare_trackers: bool) -> None:
+    for process in descendants():
+        try:
+            if not (spare_trackers and "resource_tracker" in " ".join(process.cmdline())):
+                process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def await_descendants() -> None:
+    """Kills until nobody is left. Resource trackers of multiprocessing go last: once the others are dead they unlink
+    what those left in /dev/shm, and end by themselves."""
     start = time.monotonic()
     while processes := descendants():
         elapsed = time.monotonic() - start
         if elapsed > GIVE_UP_S:
             print(f"supervise: could not end {processes}", file=sys.stderr, flush=True)
-            break
-        for process in processes:
-            try:
-                if elapsed > RESOURCE_TRACKER_S or "resource_tracker" not in " ".join(process.cmdline()):
-                    process.kill()
-            except psutil.NoSuchProcess:
-                continue
+            return
+        kill_descendants(spare_trackers=elapsed < RESOURCE_TRACKER_S)
         psutil.wait_procs(processes, timeout=1)
 
 

@@ -162,10 +162,9 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("victim", ["starter", "supervisor"])
-def test_killed_without_warning_nothing_of_the_server_is_left(log: Path, victim: str) -> None:
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(log)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
-    )
+def test_killed_without_warning_no_process_of_the_server_is_left(log: Path, victim: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": ".", "TMPDIR": str(tmp_path)}
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(log)], stdout=subprocess.PIPE, env=environment)
     supervisor = psutil.Process(int(starter.stdout.readline()))
     processes = [supervisor, *supervisor.children(recursive=True)]
     os.kill(starter.pid if victim == "starter" else supervisor.pid, signal.SIGKILL)

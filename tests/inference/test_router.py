@@ -59,7 +59,7 @@ def test_a_router_without_engines_is_tried_until_the_deadline(empty: Router, run
         async with GenerateClient(empty.url, timeout=2) as client:
             await client.generate([5], {})
 
-    with pytest.raises(InferenceError, match=r"given up after 2 s, at last: .*503.*No available workers"):
+    with pytest.raises(InferenceError, match=r"2 s.*503.*No available workers"):
         run(ask())
 
 
