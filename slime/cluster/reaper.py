@@ -322,13 +322,15 @@ class Guard:
         fresh.rename(self.directory)
         self._seen = Record(self.directory)
         reading, self._writing = os.pipe()
+        self._ended, ended = os.pipe()  # the other end is the reaper's alone: it closes when the reaper ends
         environ = {_REAPER: run_id, **{name: value for name, value in os.environ.items() if name != RUN_ID}}
         with log.open("ab") as file:
-            self._process = subprocess.Popen(
+            subprocess.run(
                 [sys.executable, "-I", "-S", __file__, "--watch", str(self.directory)],
-                stdin=reading, stdout=file, stderr=file, env=environ, start_new_session=True,
+                stdin=reading, stdout=file, stderr=file, env=environ, pass_fds=[ended], check=True,
             )  # fmt: skip
         os.close(reading)
+        os.close(ended)
 
     def look(self) -> None:
         """Notes what the run has in /dev/shm now. To be called before processes of the run begin to end."""
@@ -341,18 +343,20 @@ class Guard:
         except BrokenPipeError:
             pass
         os.close(self._writing)
-        try:
-            clean = self._process.wait(timeout) == 0
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            clean = False
-        if not clean and self.directory.exists():  # somebody killed the reaper
-            Record.read(self.directory).sweep(grace=0.0)
+        select.select([self._ended], [], [], timeout)
+        os.close(self._ended)
+        if self.directory.exists():  # somebody killed the reaper
+            record = Record.read(self.directory)
+            record.update(json.loads(self._seen.to_json()))
+            record.sweep(grace=0.0)
         self._lock.close()
 
 
 def watch(directory: Path) -> None:
     """The reaper's life: note what the run has in /dev/shm until standard input ends, then sweep."""
+    if os.fork():  # nobody's child: Ray kills the children of a worker that ends
+        return
+    os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     record = Record.read(directory)

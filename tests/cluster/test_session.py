@@ -258,6 +258,8 @@ def test_a_cluster_that_was_joined_lives_on_and_only_the_run_ends(driver, tmp_pa
         assert second.process.wait(DEADLINE_S) == 0, second.errors
         assert second.remains == []
         assert cluster.poll() is None
+        ids = (first.up["run_id"], second.up["run_id"])
+        assert _until(lambda: not [file.name for file in reaper.home().iterdir() if file.name.startswith(ids)])
     finally:
         cluster.kill()
         cluster.wait()
