@@ -149,6 +149,14 @@ def test_remains_of_a_run_whose_reaper_was_killed_are_cleared_later_and_a_living
     assert living.ask() == "pong"
 
 
+def test_a_driver_whose_reaper_was_killed_ends_its_run_itself(driver):
+    run = driver("serve")
+    os.kill(run.reaper, signal.SIGKILL)
+    run.process.stdin.close()
+    assert run.process.wait(DEADLINE_S) == 0, run.errors
+    assert run.remains == []
+
+
 def test_ctrl_c_twice_ends_everything(driver):
     run = driver("wait")
     run.process.send_signal(signal.SIGINT)
