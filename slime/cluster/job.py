@@ -80,6 +80,8 @@ class Job:
             if len(self.engines):
                 starting.append(self.rollouts.start_router())
             self.wait(starting, "training ranks, data buffer and router to start", START_S)
+            if len(self.engines):
+                self.watched.append(self.rollouts.watch())
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
             connecting = [self.rollouts.connect(controls, START_S), *self.trainers.connect(controls)]
             self.wait(connecting, "training and router to find the engines", START_S)
