@@ -29,6 +29,11 @@ class HandleSync(WeightSync):
         super().__init__(trainer, engines, buffer_bytes=buffer_bytes)
         # PyTorch's default on Linux passes file descriptors, which a request over HTTP cannot carry.
         torch.multiprocessing.set_sharing_strategy("file_system")
+        if trainer.parallel.device.is_cuda:
+            # Trainer and engine number the GPUs that they see differently; SGLang's handles name a GPU by its UUID.
+            from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
+
+            monkey_patch_torch_reductions()
         self.memory = torch.empty(0, dtype=torch.uint8)
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self.served: list[tuple[EngineControl, list[int], dist.ProcessGroup | None]] = []
