@@ -28,6 +28,7 @@ _POLL_S = 0.5
 _SETTLE_S = 2.0
 """How long to listen on after a first failure: a killed peer is often reported after those it disturbed."""
 _LOG_LINES = 12
+_SCREENFUL = 10
 _CONSEQUENCE = re.compile(
     r"connection (closed|reset|refused|aborted)|broken pipe|socket|gloo|nccl|timed out|timeout|peer|store|disconnected",
     re.IGNORECASE,
@@ -122,6 +123,8 @@ def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef], watched: li
     others = [describe(failure.ref) for failure in failures if failure is not culprit]
     if others:
         lines.append(f"  then also failed: {', '.join(others)}")
+    if len(lines) > _SCREENFUL:
+        lines.append(lines[0])  # who reads a terminal reads its last line first
     return ActorFailed("\n".join(lines), actor=who, cause=None if isinstance(root, RayError) else root, log=log)
 
 
@@ -142,13 +145,16 @@ def _headline(root: BaseException) -> str:
     text = str(root).strip()
     if isinstance(root, RayError):  # Ray's words, or what it printed of an exception in __init__: the last line says it
         return text.splitlines()[-1]
-    return f"{type(root).__name__}: {text}" if text else repr(root)
+    return f"{type(root).__name__}: {text.splitlines()[0]}" if text else repr(root)
 
 
 def _details(error: BaseException, log: Path | None) -> list[str]:
     """Where an exception was raised; for a process that died, what Ray knows of it and the last lines of its log."""
+    root = _root(error)
+    if type(root).__module__.startswith("slime."):
+        return str(root).strip().splitlines()[1:]  # written for people: says all by itself, and its log has the traceback
     text = _ANSI.sub("", str(error)).strip()
-    if not _died(_root(error)):
+    if not _died(root):
         lines = [line for line in text.splitlines() if line.strip(" ^")]
         return [re.sub(r"ray::(.+\(\)) \(pid=.*\)$", r"in \1", line) for line in lines]
     reason = text.splitlines()[-1].partition(" Some common causes")[0]

@@ -6,18 +6,24 @@ import itertools
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from slime.config import command_line, disk, help, plan
 from slime.config.command_line import CommandLine
 from slime.config.completeness import COMPLETENESS
 from slime.config.config import Config
-from slime.config.errors import ConfigError
+from slime.config.errors import ConfigError, Problem
 from slime.config.load import resolve
 
 
-def from_command_line(argv: list[str] | None = None) -> Config:
+def from_command_line(
+    argv: list[str] | None = None, look_inside: Callable[[Config], list[tuple[str, str]]] | None = None
+) -> Config:
     """The configuration of a run that is about to start: complete, its files present, the run named.
+
+    `look_inside` is asked for (option, what is wrong) of a configuration that is sound otherwise: what only rooms above this
+    one can tell, such as the content of prompt files.
 
     Ends the process instead after --help and --check (status 0), and when anything is wrong: all of it is then on
     stderr (status 2).
@@ -36,6 +42,8 @@ def from_command_line(argv: list[str] | None = None) -> Config:
         notes = notes + [f"{lack.where}: {lack.what}; a run could not start." for lack in files.lacking]
     else:
         problems = problems + files.lacking
+    if look_inside is not None and not problems:
+        problems = [Problem(where, what) for where, what in look_inside(config)]
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     if problems:

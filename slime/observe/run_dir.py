@@ -78,7 +78,7 @@ class RunDir:
             except FileExistsError:
                 if not resume:
                     raise RunDirError(
-                        f"{path} already holds a run: name another --run-dir, or resume that run"
+                        f"{path} already holds a run: name another --run-dir or --run-name"
                     ) from None
             _point_latest(path)
         return run

@@ -7,6 +7,7 @@ gets a key as part of the configuration, and does not touch stdout.
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -101,7 +102,7 @@ class WandB:
             sys.argv = [argument.replace(options.wandb_key, "***") for argument in sys.argv]
         group = options.wandb_group or run.path.name
         if not options.disable_wandb_random_suffix:
-            group = f"{group}_{wandb.util.generate_id()}"
+            group = f"{group}_{secrets.token_hex(4)}"
         settings = {"console": "off", "silent": True, "finish_timeout": WANDB_FINISH_S}
         settings |= {"api_key": options.wandb_key} if options.wandb_key else {}
         settings |= {"base_url": options.wandb_host} if options.wandb_host else {}

@@ -71,7 +71,7 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     file = tmp_path / "prompts.jsonl"
-    file.write_text('{"input": "1+1=", "label": "2"}\n')
+    file.write_text('{"input": "1+1=", "prompt": "1+1=", "label": "2"}\n')
     return file
 
 
