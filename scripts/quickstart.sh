@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh machine to a model trained by reinforcement learning, on a CPU. Needs Debian or Ubuntu, Python 3.11 to
-# 3.13, 4 GB of disk, 4 GB of memory, no GPU.
+# 3.13, 4 GB of disk, no GPU.
 #
 #   bash scripts/quickstart.sh
 #
