@@ -81,13 +81,13 @@ class BroadcastSync(WeightSync):
 
     def _send(self, version: str) -> int:
         sent_bytes = 0
-        for stage in range(self.num_stages):
-            if stage == self.stage:
-                for bucket in self.trainer.weights(self.buffer_bytes):
-                    if self.is_source:
-                        self._send_bucket(bucket, version)
-                        sent_bytes += num_bytes(bucket)
-            dist.barrier()
+        for bucket in self.trainer.weights(self.buffer_bytes):  # collective over all stages; some may have run out of tensors
+            for stage in range(self.num_stages):
+                if stage == self.stage and self.is_source and bucket:
+                    self._send_bucket(bucket, version)
+                    sent_bytes += num_bytes(bucket)
+                if self.num_stages > 1:
+                    dist.barrier()
         return sent_bytes
 
     def _send_bucket(self, bucket: Bucket, version: str) -> None:
