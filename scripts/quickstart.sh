@@ -29,7 +29,7 @@ else
     "$PYTHON" -m slime.tiny --task col --output "$TINY"
 fi
 
-say "3/4  cold start by supervised fine-tuning (half a minute)"
+say "3/4  cold start by supervised fine-tuning (a minute)"
 if [ -f "$TINY/cold-start/config.json" ]; then
     echo "$TINY/cold-start is there"
 else
