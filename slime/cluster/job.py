@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+import sys
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ START_S = 1800.0
 TRAIN_S = 4 * 3600.0
 SAVE_S = 3600.0
 STOP_S = 30.0
+STOP_AFTER_FAILURE_S = 5.0  # whoever waits for a peer that is gone will not end in order
 GRACE_S = 300.0  # beyond the deadline of a request, for rewards and conversion; the request's own error says more than ours
 
 
@@ -44,7 +46,7 @@ class Job:
         try:
             self._start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__(*sys.exc_info())
             raise
         return self
 
@@ -130,7 +132,7 @@ class Job:
     ) -> None:
         """Asks all to end, last started first. Who doesn't in time is ended by the session, so nothing here may hide why the run
         ends."""
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + (STOP_S if kind is None else STOP_AFTER_FAILURE_S)
         for stop in reversed(self.stops):
             asked = stop()
             if asked:
