@@ -44,14 +44,6 @@ class Driver:
         self.pids = {pid for pid in _living() if _has_run_id(pid, self.up["run_id"])}
         assert self.pids >= set(self.actor_pids)
         assert all(path.exists() for path in self.shm)
-        # A file that nobody has looked at yet, and whose name says nothing, can outlive a kill of its owner in that instant.
-        assert _until(lambda: self._known_files >= {path.name for path in self.shm}), "the reaper does not know of the files"
-
-    @property
-    def _known_files(self) -> set[str]:
-        """What the run's reapers, one a machine, have noted in /dev/shm."""
-        records = [reaper.Record.read(path) for path in reaper.home().glob(f"{self.up['run_id']}-*")]
-        return {name for record in records for name in record.shm}
 
     @property
     def errors(self) -> str:
