@@ -86,7 +86,7 @@ class Config(BaseModel):
         }
         return own | {family: _plain(getattr(self, family)) for family in READERS}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def write_yaml(self, path: str | os.PathLike[str]) -> None:
         """Write all resolved options as YAML, to be given back as --config. Secrets are left out."""
         path = Path(path)
         beside = path.with_name(path.name + ".partial")

@@ -29,10 +29,10 @@ class RunDirError(Exception):
     """A run directory that cannot be used; the message says which, why and what to do."""
 
 
-class Saves(Protocol):
+class WritesYaml(Protocol):
     """A resolved configuration: writes itself as YAML."""
 
-    def save(self, path: Path) -> Any: ...
+    def write_yaml(self, path: Path) -> Any: ...
 
 
 class Transcript(Protocol):
@@ -92,10 +92,10 @@ class RunDir:
             raise RunDirError(f"{path} holds no run: there is no {run.metrics_file.name} in it{_runs_beside(path)}")
         return run
 
-    def save_config(self, config: Saves) -> None:
+    def save_config(self, config: WritesYaml) -> None:
         """Writes config.yaml, whole or not at all."""
         with _replacing(self.config_file) as temporary:
-            config.save(temporary)
+            config.write_yaml(temporary)
 
     def read_config(self) -> dict[str, Any]:
         """The options of the run by section; empty where none were saved."""

@@ -12,16 +12,16 @@ from slime.observe import RunDir, RunDirError
 from slime.observe.run_dir import TRANSCRIPTS_A_SET, LineFile
 
 
-class Saves:
+class WritesYaml:
     def __init__(self, text):
         self.text = text
 
-    def save(self, path):
+    def write_yaml(self, path):
         path.write_text(self.text)
 
 
 class DiesHalfWay:
-    def save(self, path):
+    def write_yaml(self, path):
         path.write_text("half a confi")
         raise KeyboardInterrupt
 
@@ -102,7 +102,7 @@ def test_open_names_the_runs_that_are_there(tmp_path):
 def test_config_is_replaced_whole_or_not_at_all(tmp_path):
     run = RunDir.create(tmp_path / "run")
     assert run.read_config() == {}
-    run.save_config(Saves("data:\n  num_rollout: 40\n"))
+    run.save_config(WritesYaml("data:\n  num_rollout: 40\n"))
     with pytest.raises(KeyboardInterrupt):
         run.save_config(DiesHalfWay())
     assert run.read_config() == {"data": {"num_rollout": 40}}

@@ -15,8 +15,8 @@ from slime.observe.terminal import Terminal, columns_of
 SUMS = [("47+85=", "132"), ("12+30=", "42"), ("99+99=", "198"), ("10+10=", "20")]
 
 
-class Saves:
-    def save(self, path):
+class WritesYaml:
+    def write_yaml(self, path):
         path.write_text("data:\n  num_rollout: 4\n")
 
 
@@ -57,7 +57,7 @@ def train(metrics, step, reward):
 @pytest.fixture
 def run(tmp_path):
     run = RunDir.create(tmp_path / "tiny-grpo")
-    run.save_config(Saves())
+    run.save_config(WritesYaml())
     return run
 
 

@@ -34,8 +34,8 @@ def options(**given):
     return SimpleNamespace(**NONE | given)
 
 
-class Saves:
-    def save(self, path):
+class WritesYaml:
+    def write_yaml(self, path):
         path.write_text("data:\n  num_rollout: 40\n")
 
 
@@ -43,7 +43,7 @@ class Saves:
 def run(tmp_path, monkeypatch):
     monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
     run = RunDir.create(tmp_path / "run")
-    run.save_config(Saves())
+    run.save_config(WritesYaml())
     return run
 
 
