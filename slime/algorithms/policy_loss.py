@@ -29,3 +29,19 @@ def clipped_policy_loss(
     if dual_clip is not None:
         loss_R = torch.where(advantages_R < 0, torch.minimum(loss_R, -dual_clip * advantages_R), loss_R)
     return loss_R, (clipped_R > free_R).float()
+
+
+def cispo_loss(
+    log_probs_R: Tensor, log_ratio_R: Tensor, advantages_R: Tensor, *, eps_low: float, eps_high: float
+) -> tuple[Tensor, Tensor]:
+    """CISPO, arXiv:2506.13585, equations 4 and 5: -clip(ratio, 1 - eps_low, 1 + eps_high) · A · log-prob.
+
+    The clipped ratio is a weight, without a gradient: unlike in PPO, a token whose ratio is clipped still learns. With
+    eps_low >= 1, as in the paper, nothing is clipped from below.
+
+    Returns:
+        Loss and whether the ratio was clipped (as 0 or 1), both float32 [R].
+    """
+    ratio_R = log_ratio_R.detach().exp()
+    weight_R = ratio_R.clamp(1.0 - eps_low, 1.0 + eps_high)
+    return -weight_R * advantages_R * log_probs_R, (weight_R != ratio_R).float()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime.algorithms.advantages import group_normalised
+from slime.algorithms.advantages import group_normalised, leave_one_out
 
 REWARDS = st.floats(-100, 100, width=32)
 
@@ -55,3 +55,26 @@ def test_each_group_sums_to_zero_and_keeps_the_order_of_its_rewards(samples, div
         assert abs(advantages[mine].sum()) < 1e-3 * max(1.0, np.abs(advantages[mine]).max())
         order = np.argsort(rewards[mine])
         assert (np.diff(advantages[mine][order]) >= 0).all()
+
+
+def test_leave_one_out_by_hand():
+    np.testing.assert_allclose(leave_one_out([1, 0, 1, 0], [7] * 4), [2 / 3, -2 / 3] * 2, rtol=1e-6)
+
+
+def test_leave_one_out_of_groups_of_three_and_five():
+    """Case 7: told apart by id."""
+    ids, rewards = [1, 2, 1, 2, 2, 1, 2, 2], [3, 0, 0, 0, 0, 0, 0, 5.0]
+    want = [3, -1.25, -1.5, -1.25, -1.25, -1.5, -1.25, 5]
+    np.testing.assert_allclose(leave_one_out(rewards, ids), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_leave_one_out_of_equal_rewards_is_exactly_zero(size):
+    assert (leave_one_out([0.1] * size, [3] * size) == 0).all()
+
+
+@given(st.lists(REWARDS, min_size=2, max_size=12))
+def test_leave_one_out_is_the_difference_to_the_mean_times_n_over_n_minus_1(rewards):
+    n = len(rewards)
+    centred = group_normalised(rewards, [0] * n, divide_by_std=False)
+    np.testing.assert_allclose(leave_one_out(rewards, [0] * n), centred * n / (n - 1), rtol=1e-4, atol=1e-4)

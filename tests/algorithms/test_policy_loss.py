@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from slime.algorithms.policy_loss import clipped_policy_loss
+from slime.algorithms.policy_loss import cispo_loss, clipped_policy_loss
 
 
 def loss_of(ratio, advantage, **clip):
@@ -49,3 +49,25 @@ def test_no_gradient_where_the_clip_holds():
     log_ratio = torch.tensor([math.log(1.5), math.log(1.1)], requires_grad=True)
     clipped_policy_loss(log_ratio, torch.ones(2), eps_low=0.2, eps_high=0.2)[0].sum().backward()
     torch.testing.assert_close(log_ratio.grad, torch.tensor([0.0, -1.1]))
+
+
+def cispo_of(ratio, advantage, **clip):
+    clip = {"eps_low": 0.2, "eps_high": 0.2} | clip
+    log_probs = torch.tensor([-2.0], requires_grad=True)
+    log_ratio = log_probs - log_probs.detach() + math.log(ratio)
+    loss, clipped = cispo_loss(log_probs, log_ratio, torch.tensor([advantage]), **clip)
+    loss.sum().backward()
+    return round(log_probs.grad.item(), 5), clipped.item()
+
+
+def test_cispo_weighs_the_gradient_by_the_ratio():
+    assert cispo_of(1.1, 2.0) == (-2.2, 0)
+
+
+def test_cispo_still_learns_where_the_ratio_is_clipped():
+    assert cispo_of(1.5, 2.0) == (-2.4, 1)
+    assert cispo_of(0.5, 2.0) == (-1.6, 1)
+
+
+def test_cispo_without_a_bound_from_below():
+    assert cispo_of(0.01, 2.0, eps_low=1.0) == (-0.02, 0)
