@@ -16,9 +16,9 @@ import numpy as np
 
 from slime import schedule
 from slime.config import Config
+from slime.config.hooks import load_hook
 from slime.data.batch import Batch, Step
 from slime.data.sample import Sample, SampleError, Status
-from slime.rollout.hooks import load_hook
 from slime.rollout.types import RolloutError
 
 CONVERT = "--custom-convert-samples-to-train-data-path"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from slime.config import Config
+from slime.config.hooks import load_hook
 from slime.data.source import DataSource
 from slime.rollout.evaluate import evaluate
 from slime.rollout.generator import Generator, Job
-from slime.rollout.hooks import load_hook
 from slime.rollout.metrics import request_metrics
 from slime.rollout.sampling import Sampling
 from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
 from slime.config import Config
+from slime.config.hooks import load_hook
 from slime.data.eval_sets import EvalPrompts, eval_sets
 from slime.data.sample import Sample, Status
 from slime.data.template import ChatTemplate
@@ -20,7 +21,7 @@ from slime.data.tokenizer import Tokenizer
 from slime.inference.client import GenerateClient, Generation
 from slime.inference.errors import InferenceError
 from slime.rewards import grade_group
-from slime.rollout.hooks import accepts, call, load_hook
+from slime.rollout.hooks import accepts, call
 from slime.rollout.loop import EventLoop, all_of
 from slime.rollout.sampling import Sampling
 from slime.rollout.types import Group, RolloutError, flatten

@@ -6,12 +6,12 @@ import time
 from typing import Any, Self
 
 from slime.config import Config
+from slime.config.hooks import load_hook
 from slime.data.batch import Batch
 from slime.data.sample import Sample
 from slime.data.source import DataSource, PromptSource
 from slime.rollout.convert import to_batches
 from slime.rollout.generator import Generator
-from slime.rollout.hooks import load_hook
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, rollout_metrics
 from slime.rollout.scores import rewards_for_training
 from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten

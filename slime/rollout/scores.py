@@ -11,9 +11,9 @@ import numpy as np
 
 from slime.algorithms.advantages import group_normalised
 from slime.config import Config
+from slime.config.hooks import load_hook
 from slime.data.sample import Sample, SampleError
 from slime.rewards import score
-from slime.rollout.hooks import load_hook
 from slime.rollout.types import RolloutError
 
 POST_PROCESS = "--custom-reward-post-process-path"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from slime.config import Config
+from slime.config.hooks import HookError
 from slime.data.sample import SampleError
 from slime.rewards import RewardError
 from slime.rollout.scores import rewards_for_training
@@ -57,7 +58,7 @@ def test_custom_post_process(make_config: Callable[..., Config]) -> None:
     [
         ("one_reward", RolloutError, r"rewards have the shape \(1,\), not one for each of 2 samples"),
         ("not_a_number", SampleError, "sample 1 .*: --custom-reward-post-process-path made rewards of it"),
-        ("missing", RolloutError, "--custom-reward-post-process-path tests.rollout.hooks.missing: .* has no 'missing'"),
+        ("missing", HookError, "--custom-reward-post-process-path tests.rollout.hooks.missing: .* has no 'missing'"),
     ],
 )
 def test_custom_post_process_that_goes_wrong(
