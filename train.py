@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from slime.config import Config, from_command_line
-from slime.data.inspect import unusable_prompts
+from slime.data.inspect import unusable_data
 from slime.observe import Console, Recorder, RunDir, RunDirError, TrackerError, make_trackers, print_summary
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def train(config: Config, job: Job, recorder: Recorder) -> None:
 
 
 def main() -> None:
-    config = from_command_line(look_inside=unusable_prompts)
+    config = from_command_line(look_inside=unusable_data)
     # Ray takes a second to import, which --help, --check and a misspelled option need not wait for.
     from slime.cluster.job import Job
     from slime.cluster.local_ray import RayStartError

@@ -6,10 +6,15 @@ it does not know. A figure that config.json does not state stays out, and is the
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
+from slime.config.installed import source
+
+REGISTRY = Path(__file__).parents[1] / "models" / "registry.py"
 QK_NORM = ("qwen3", "qwen3_moe", "qwen3_next", "glm4_moe", "olmo2")  # families whose queries and keys are normalised
 QKV_BIAS = ("qwen2", "qwen2_moe")  # families with that bias by definition, not by a key
 
@@ -37,6 +42,16 @@ class Architecture(dict[str, Any]):
             )
             used += attention + (a["moe_router_topk"] * expert + shared if mixture else dense)
         return total, used
+
+
+@functools.cache
+def trainable() -> tuple[str, ...]:
+    """The model types that slime.models has families for; read off its source, since importing it takes torch."""
+    for node in source.parse(REGISTRY).body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id="FAMILIES"), value=ast.Dict(keys=keys)):
+                return tuple(key.value for key in keys)
+    raise LookupError(f"{REGISTRY} has no FAMILIES")
 
 
 def read(directory: str | Path) -> Architecture:
@@ -87,6 +102,7 @@ def _architecture(c: dict[str, Any]) -> Architecture:
         "add_qkv_bias": c.get("attention_bias", c["model_type"] in QKV_BIAS),
         "num_experts": experts,
         "layers": layers,
+        "mtp_num_layers": c.get("num_nextn_predict_layers"),
     }
     if experts:
         shared = c.get("shared_expert_intermediate_size") or c.get("n_shared_experts", 0) * c["moe_intermediate_size"]

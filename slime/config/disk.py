@@ -1,6 +1,6 @@
 """The files that options name: whether they are there, and whether model and options fit each other.
 
-Invariant: a file is opened only as far as needed to say that it is what it should be; nothing is loaded.
+Invariant: a file is opened only as far as needed to say that it is what it should be; of weights, only the headers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slime.config import architecture
+from slime.config import architecture, weights
 from slime.config.architecture import Architecture
 from slime.config.config import Config
 from slime.config.errors import Problem
@@ -19,6 +19,7 @@ from slime.config.sections import ModelArgs
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 PROMPT_FILES = (".jsonl", ".parquet")
+SHOWN = 5  # tensors in a message; a wrong checkpoint can have tens of thousands
 
 
 @dataclass
@@ -31,10 +32,13 @@ class Findings:
 def look(config: Config, unsound: set[str]) -> Findings:
     """What the files of a configuration's sound options say."""
     found = Findings()
+    trains = not config.debug_rollout_only
     if "hf_checkpoint" not in unsound:
-        found.model = _checkpoint(found, "--hf-checkpoint", Path(config.hf_checkpoint), tokenizer=True)
+        found.model = _checkpoint(
+            found, "--hf-checkpoint", Path(config.hf_checkpoint), tokenizer=True, trained=trains
+        )
     if "ref_load" not in unsound and config.ref_load not in (None, config.hf_checkpoint):
-        _checkpoint(found, "--ref-load", Path(config.ref_load), tokenizer=False)
+        _checkpoint(found, "--ref-load", Path(config.ref_load), tokenizer=False, trained=trains)
     if found.model:
         found.problems += _stated_differently(config, found.model)
         found.problems += _indivisible(config, found.model, unsound)
@@ -48,7 +52,9 @@ def look(config: Config, unsound: set[str]) -> Findings:
     return found
 
 
-def _checkpoint(found: Findings, option: str, directory: Path, *, tokenizer: bool) -> Architecture | None:
+def _checkpoint(
+    found: Findings, option: str, directory: Path, *, tokenizer: bool, trained: bool
+) -> Architecture | None:
     """The architecture of a checkpoint; what is wrong with it is added to `found`."""
     if not directory.is_dir():
         fix = "name a directory with config.json, safetensors and tokenizer"
@@ -62,26 +68,23 @@ def _checkpoint(found: Findings, option: str, directory: Path, *, tokenizer: boo
         fix = "name the directory that holds config.json"
         found.problems.append(Problem(option, f"{directory} is not a Hugging Face model: {error}", fix))
         return None
-    lacks = list(_missing_weights(directory))
+    lacks = list(weights.lacking(directory))
+    if model.model_type in architecture.trainable():
+        if not lacks and (unsound := list(weights.unsound(directory, model))):
+            found.problems.append(_unsound_weights(option, directory, unsound))
+    elif trained:
+        what = f"{directory} has the model_type {model.model_type!r}, which cannot be trained here"
+        found.problems.append(Problem(option, what, f"those that can: {', '.join(architecture.trainable())}"))
     if tokenizer and not any((directory / name).exists() for name in TOKENIZER_FILES):
         lacks.append(f"{directory} has no tokenizer ({', '.join(TOKENIZER_FILES[:2])})")
     found.lacking += [Problem(option, lack, "download the whole model") for lack in lacks]
     return model
 
 
-def _missing_weights(directory: Path) -> Iterator[str]:
-    index = directory / "model.safetensors.index.json"
-    if not index.exists():
-        if not any(directory.glob("*.safetensors")):
-            yield f"{directory} has no weights (*.safetensors)"
-        return
-    try:
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        yield f"{index} is not an index of weights: {error!r}"
-        return
-    if gone := sorted(shard for shard in shards if not (directory / shard).exists()):
-        yield f"{directory} has {len(shards) - len(gone)} of {len(shards)} files of weights; {gone[0]} is missing"
+def _unsound_weights(option: str, directory: Path, unsound: list[str]) -> Problem:
+    shown = [*unsound[:SHOWN], f"and {len(unsound) - SHOWN} more"] if len(unsound) > SHOWN else unsound
+    what = f"the weights in {directory} cannot be used: {'; '.join(shown)}"
+    return Problem(option, what, "download the model again; config.json and weights must belong together")
 
 
 def _stated_differently(config: Config, model: Architecture) -> Iterator[Problem]:

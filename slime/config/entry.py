@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slime.config import command_line, disk, help, plan
+from slime.config import command_line, disk, help, missing_hooks, plan
 from slime.config.command_line import CommandLine
 from slime.config.completeness import COMPLETENESS
 from slime.config.config import Config
@@ -36,7 +36,8 @@ def from_command_line(
     resolution = resolve(line)
     config, unsound = resolution.config, resolution.unsound
     files = disk.look(config, unsound)
-    problems = resolution.problems + COMPLETENESS.broken(config, unsound) + files.problems
+    problems = resolution.problems + COMPLETENESS.broken(config, unsound)
+    problems += files.problems + list(missing_hooks.look(config, unsound))
     notes = resolution.notes
     if line.check:
         notes = notes + [f"{lack.where}: {lack.what}; a run could not start." for lack in files.lacking]

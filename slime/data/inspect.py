@@ -1,17 +1,22 @@
-"""Whether the prompt files of a run can be used, before anything is started."""
+"""Whether the data of a run can be used, before anything is started: chat template and prompt files."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from slime.config.disk import TOKENIZER_FILES
 from slime.data.errors import DataError
 from slime.data.eval_sets import eval_sets
 from slime.data.prompts import Keys, PromptSet
+from slime.data.template import compile_templates
+from slime.data.tokenizer import load_templates, read_json
 
 
-def unusable_prompts(config: Any) -> list[tuple[str, str]]:
-    """(option, what is wrong), one for each set of prompt files; the first unsound row of a set stands for all of its rows."""
-    problems = []
+def unusable_data(config: Any) -> list[tuple[str, str]]:
+    """(option, what is wrong), one for the template, and one for each set of prompt files; the first unsound row of a
+    set stands for all of its rows."""
+    problems = unusable_template(config)
     if config.prompt_data and config.data_source_path is None:
         keys = Keys(config.input_key, config.label_key, config.metadata_key, config.tool_key)
         try:
@@ -28,3 +33,19 @@ def unusable_prompts(config: Any) -> list[tuple[str, str]]:
         except DataError as error:
             problems.append((f"eval set {one.name}", str(error)))
     return problems
+
+
+def unusable_template(config: Any) -> list[tuple[str, str]]:
+    """What is wrong with the chat template, where one is needed and the tokenizer is there that would hold it."""
+    trains_on_messages = config.loss_type == "sft_loss" and config.data_source_path is None
+    checkpoint = Path(config.hf_checkpoint)
+    if not any((checkpoint / name).exists() for name in TOKENIZER_FILES):
+        return []
+    if not (config.apply_chat_template or trains_on_messages):
+        return []
+    try:
+        compile_templates(load_templates(checkpoint, read_json(checkpoint / "tokenizer_config.json")))
+    except DataError as error:
+        option = "--apply-chat-template" if config.apply_chat_template else "--loss-type sft_loss"
+        return [(option, f"{checkpoint}: {error}")]
+    return []

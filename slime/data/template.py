@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
-from jinja2 import TemplateError, nodes
+from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -42,14 +42,8 @@ class ChatTemplate:
     """The template of a checkpoint, with the arguments of --apply-chat-template-kwargs."""
 
     def __init__(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any] | None = None):
-        if not tokenizer.templates:
-            raise DataError("the checkpoint has no chat template (chat_template.jinja, or in tokenizer_config.json)")
         self._variables = {**tokenizer.named_tokens, **(kwargs or {})}
-        environment = make_environment()
-        try:
-            self._templates = {name: environment.from_string(source) for name, source in tokenizer.templates.items()}
-        except TemplateError as error:
-            raise DataError(f"the checkpoint's chat template is not valid: {error}") from error
+        self._templates = compile_templates(tokenizer.templates)
 
     def render(
         self, messages: Messages, tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool
@@ -77,6 +71,17 @@ class ChatTemplate:
         except (TemplateError, TypeError, ValueError) as error:
             raise DataError(f"the chat template refuses the messages: {error}") from error
         return take_spans(text) if OPEN in text else (text, [])
+
+
+def compile_templates(sources: Mapping[str, str]) -> dict[str, Template]:
+    """Raises DataError when there are none, or one of them is not valid."""
+    if not sources:
+        raise DataError("the checkpoint has no chat template (chat_template.jinja, or in tokenizer_config.json)")
+    environment = make_environment()
+    try:
+        return {name: environment.from_string(source) for name, source in sources.items()}
+    except TemplateError as error:
+        raise DataError(f"the checkpoint's chat template is not valid: {error}") from error
 
 
 def take_spans(marked: str) -> tuple[str, list[Span]]:

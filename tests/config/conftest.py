@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,36 @@ TINY = {
 }
 
 
+def weight_shapes(config: dict) -> dict[str, list[int]]:
+    """Tensors of a dense Qwen3 with tied embeddings."""
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    heads, groups = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    layer = {
+        "input_layernorm": [hidden],
+        "self_attn.q_proj": [heads, hidden],
+        "self_attn.k_proj": [groups, hidden],
+        "self_attn.v_proj": [groups, hidden],
+        "self_attn.o_proj": [hidden, heads],
+        "post_attention_layernorm": [hidden],
+        "mlp.gate_proj": [inner, hidden],
+        "mlp.up_proj": [inner, hidden],
+        "mlp.down_proj": [hidden, inner],
+    }
+    layers = {f"layers.{i}.{name}": shape for i in range(config["num_hidden_layers"]) for name, shape in layer.items()}
+    whole = {"embed_tokens": [config["vocab_size"], hidden], **layers, "norm": [hidden]}
+    return {f"model.{name}.weight": shape for name, shape in whole.items()}
+
+
+def write_weights(file: Path, shapes: dict[str, list[int]]) -> None:
+    """A safetensors file of zeros, as the format is described at https://huggingface.co/docs/safetensors."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+
+
 @pytest.fixture
 def moe(tmp_path: Path) -> Path:
     """A directory that holds only the config.json of Qwen3-30B-A3B."""
@@ -59,11 +90,11 @@ def moe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """A whole model directory; its weights are never read here."""
+    """A whole model directory; of its weights only the headers are read here."""
     directory = tmp_path / "tiny"
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(TINY))
-    (directory / "model.safetensors").write_bytes(b"weights")
+    write_weights(directory / "model.safetensors", weight_shapes(TINY))
     (directory / "tokenizer.json").write_text("{}")
     return directory
 

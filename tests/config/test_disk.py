@@ -68,6 +68,27 @@ def test_what_is_no_model_is_said_with_the_reason(tmp_path, content, message):
     assert message in problem
 
 
+def test_a_kind_of_model_that_cannot_be_trained_is_said_before_anything_starts(tiny):
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps(config | {"model_type": "gpt_neox"}))
+    (problem,), _ = found(tiny)
+    assert "has the model_type 'gpt_neox', which cannot be trained here" in problem and "qwen3" in problem
+    assert found(tiny, "--debug-rollout-only") == ([], [])
+
+
+def test_the_kinds_that_can_be_trained_are_those_that_there_are_families_for():
+    from slime.models.registry import FAMILIES  # here, because torch takes seconds to import
+
+    assert architecture.trainable() == tuple(FAMILIES)
+
+
+def test_weights_that_cannot_be_used_are_one_problem(tiny):
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps(config | {"hidden_size": 32}))
+    (problem,), _ = found(tiny)
+    assert "--hf-checkpoint: the weights in" in problem and "more" in problem and len(problem) < 1000
+
+
 def test_a_name_instead_of_a_directory_is_answered_with_how_to_download_it():
     (problem,), _ = found(Path("Qwen/Qwen3-30B-A3B"))
     assert "there is no directory" in problem and "hf download Qwen/Qwen3-30B-A3B" in problem

@@ -56,6 +56,12 @@ def test_a_model_without_weights_can_be_checked_but_not_started(complete, tiny, 
     assert code == 2 and "has no weights" in err
 
 
+def test_a_function_that_is_not_there_is_told_with_all_other_mistakes(complete, capsys):
+    for check in ([], ["--check"]):
+        code, _, err = ended([*complete, *check, "--custom-rm-path", "foo.bar", "--lr", "x"], capsys)
+        assert code == 2 and "2 problems" in err and "--custom-rm-path: foo.bar: there is no module 'foo'" in err
+
+
 def test_what_is_missing_wrong_and_not_there_is_told_at_once(capsys):
     code, out, err = ended(["--hf-checkpoint", "nowhere", "--lr", "x", "--rolout-batch-size", "1"], capsys)
     assert (code, out) == (2, "")

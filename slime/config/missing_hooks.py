@@ -1,0 +1,116 @@
+"""Users' functions that options name and that are not there, as the processes of a run will look for them (hooks.py).
+
+Invariant: nothing of the user's is run or imported. A module is found as Python finds it, its names are read off its
+source, and what only running it could tell (`from x import *`, a module `__getattr__`, an extension module) is left to
+the run.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from slime.config.catalogue import OWN
+from slime.config.config import Config
+from slime.config.errors import Problem
+
+HOOKS = [name for name, option in OWN.items() if option.unit == "MODULE.ATTR"]
+
+
+class _NotThere(LookupError):
+    """What is missing, and what to do about it."""
+
+
+def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
+    """The functions that are not where an option says."""
+    for name in HOOKS:
+        path = getattr(config, name)
+        if path is not None and name not in unsound:
+            try:
+                _look_for(path)
+            except _NotThere as lack:
+                what, fix = lack.args
+                # An eval function is the rollout function unless it is given: then it is said of that one alone.
+                if not (name == "eval_function_path" and path == config.rollout_function_path):
+                    yield Problem(OWN[name].flag, f"{path}: {what}", fix)
+
+
+def _look_for(path: str) -> None:
+    """Raises _NotThere when `path` (module.attribute) surely names nothing."""
+    module, _, attribute = path.rpartition(".")
+    spec = _find(module)
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return
+    names = _names(Path(spec.origin))
+    if names is not None and attribute not in names:
+        near = difflib.get_close_matches(attribute, names, n=3)
+        fix = f"did you mean {' or '.join(near)}?" if near else "name a function that it defines"
+        raise _NotThere(f"{spec.origin} has no {attribute!r}", fix)
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """Where a module is, without importing the packages around it; None where only these could tell."""
+    first, *rest = module.split(".")
+    # The workers of a run look in the directory where the command runs, too.
+    spec = PathFinder.find_spec(first, [str(Path.cwd()), *sys.path]) or _by_other_finders(first)
+    if spec is None:
+        raise _NotThere(
+            f"there is no module {first!r} on the Python path",
+            "it is looked for where the command runs, in PYTHONPATH, and among the installed packages",
+        )
+    for part in rest:
+        name, package = f"{spec.name}.{part}", spec
+        if package.submodule_search_locations is None:
+            what = f"{package.name!r} is a file, {package.origin}"
+            raise _NotThere(f"there is no module {name!r}: {what}", "a path is module.function, without classes")
+        spec = PathFinder.find_spec(name, package.submodule_search_locations)
+        if spec is None and _arranges_its_modules(package):
+            return None
+        if spec is None:
+            where = ", ".join(package.submodule_search_locations)
+            raise _NotThere(f"there is no module {name!r}: {where} does not hold it", "correct the path")
+    return spec
+
+
+def _by_other_finders(name: str) -> ModuleSpec | None:
+    """A built-in module, or one that was installed as editable."""
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # a module that is running, such as __main__, and does not say where it is from
+        return None
+
+
+def _arranges_its_modules(package: ModuleSpec) -> bool:
+    """Whether a package's own code may say where its modules are."""
+    if not package.origin or not package.origin.endswith(".py"):
+        return False
+    source = Path(package.origin).read_text(encoding="utf-8", errors="replace")
+    return "__path__" in source or "sys.modules" in source
+
+
+def _names(file: Path) -> set[str] | None:
+    """What a module defines at its top level, in whatever branch; None where running it could define more."""
+    try:
+        module = ast.parse(file.read_bytes())
+    except SyntaxError as error:
+        raise _NotThere(f"{file}:{error.lineno}: {error.msg}", "correct the file") from None
+    names: set[str] = set()
+    todo: list[ast.AST] = list(module.body)
+    while todo:
+        match todo.pop():
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                names |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Name(id="globals" | "setattr"):
+                return None
+            case node:
+                todo += ast.iter_child_nodes(node)
+    return None if names & {"*", "__getattr__"} else names

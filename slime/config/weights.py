@@ -1,0 +1,147 @@
+"""The weights of a checkpoint by their headers: whether the files are whole, and of the model that config.json describes.
+
+A safetensors file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape, offsets)
+and the data. Invariant: of each file only its size and its header are read, so that 700 GB are looked through in seconds.
+What is not known of a family (names it has beyond the usual ones) is left to the loading of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from slime.config.architecture import Architecture
+
+INDEX = "model.safetensors.index.json"
+LAYER = re.compile(r"layers\.(\d+)\.(.+)")
+PREFIXES = ("model.language_model.", "model.")  # a model with further modalities keeps its decoder in the first
+
+Shape = tuple[int, ...]
+
+
+def lacking(directory: Path) -> Iterator[str]:
+    """The files of weights that are not there."""
+    index = directory / INDEX
+    if not index.exists():
+        if not any(directory.glob("*.safetensors")):
+            yield f"{directory} has no weights (*.safetensors)"
+        return
+    try:
+        shards = set(_weight_map(index).values())
+    except ValueError as error:
+        yield str(error)
+        return
+    if gone := sorted(shard for shard in shards if not (directory / shard).exists()):
+        yield f"{directory} has {len(shards) - len(gone)} of {len(shards)} files of weights; {gone[0]} is missing"
+
+
+def unsound(directory: Path, model: Architecture) -> Iterator[str]:
+    """What is wrong with files of weights that are all there: those that are damaged, else tensors that don't fit."""
+    index = directory / INDEX
+    where = _weight_map(index) if index.exists() else {}
+    files = sorted(set(where.values())) or sorted(path.name for path in directory.glob("*.safetensors"))
+    headers: dict[str, dict[str, Shape]] = {}
+    for file in files:
+        try:
+            headers[file] = _header(directory / file)
+        except ValueError as error:
+            yield str(error)
+    if len(headers) < len(files):
+        return
+    for name, file in where.items():
+        if name not in headers[file]:
+            yield f"{name} is not in {file}, though {INDEX} says so"
+    yield from _unlike(model, {name: shape for header in headers.values() for name, shape in header.items()})
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{index} is not an index of weights: {error!r}") from None
+
+
+def _header(file: Path) -> dict[str, Shape]:
+    """Name -> shape of the tensors in a file. Raises ValueError when the file is not whole."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 2 <= length <= size - 8:
+            raise ValueError(f"{file} is no safetensors file, or cut off in its header: it has {size} bytes")
+        try:
+            entries = json.loads(stream.read(length))
+            tensors = {name: entry for name, entry in entries.items() if name != "__metadata__"}
+            end = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+            shapes = {name: tuple(entry["shape"]) for name, entry in tensors.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            raise ValueError(f"{file} is no safetensors file: its header is not readable") from None
+    if size != end:
+        raise ValueError(f"{file} is {'cut off' if size < end else 'too long'}: {size:,} bytes of {end:,}")
+    return shapes
+
+
+def _unlike(model: Architecture, tensors: dict[str, Shape]) -> Iterator[str]:
+    """How the tensors of a checkpoint differ from what its config.json says."""
+    prefix = next((prefix for prefix in PREFIXES if f"{prefix}embed_tokens.weight" in tensors), "model.")
+    layers: dict[int, dict[str, Shape]] = {}
+    for name, shape in tensors.items():
+        if match := LAYER.fullmatch(name.removeprefix(prefix)):
+            layers.setdefault(int(match[1]), {})[match[2]] = shape
+    num_layers = model["num_layers"]
+    if beyond := [layer for layer in layers if layer >= num_layers + model.get("mtp_num_layers", 0)]:
+        yield f"there are weights of layer {max(beyond)}, but config.json says {num_layers} layers"
+    shapes = _shapes(model)
+    needed = [prefix + "embed_tokens.weight", prefix + "norm.weight"]
+    needed += ["lm_head.weight"] if model.get("untie_embeddings_and_output_weights") else []
+    yield from (f"{name} is missing" for name in needed if name not in tensors)
+    for name in needed:
+        yield from _misshapen(name, tensors, shapes[name.removeprefix(prefix)])
+
+    common: dict[object, set[str]] = {}  # what layers of a kind hold together is what each of them needs
+    for layer in range(num_layers):
+        common.setdefault(_kind(model, layer, layers), set()).update(layers.get(layer, ()))
+    for layer in range(num_layers):
+        held, path = layers.get(layer, {}), f"{prefix}layers.{layer}."
+        if not held:
+            yield f"{path}* are missing"
+            continue
+        yield from (f"{path}{name} is missing" for name in sorted(common[_kind(model, layer, layers)] - held.keys()))
+        for name in held:
+            if (wanted := shapes.get(re.sub(r"\.experts\.\d+\.", ".experts.*.", name))) and (
+                name != "self_attn.o_proj.weight" or "self_attn.k_proj.weight" in held  # latent attention has other heads
+            ):
+                yield from _misshapen(path + name, tensors, wanted)
+
+
+def _kind(model: Architecture, layer: int, layers: dict[int, dict[str, Shape]]) -> tuple[bool, frozenset[str]]:
+    """Layers are alike that have the same sort of MLP and of attention."""
+    modules = {name.partition(".")[0] for name in layers.get(layer, ())}
+    return model["layers"][layer], frozenset(module for module in modules if "attn" in module)
+
+
+def _shapes(a: Architecture) -> dict[str, Shape]:
+    """Name without its layer -> shape, of tensors that are called and shaped alike in all families."""
+    hidden, head = a["hidden_size"], a["kv_channels"]
+    shapes: dict[str, Shape] = {
+        "embed_tokens.weight": (a["vocab_size"], hidden),
+        "lm_head.weight": (a["vocab_size"], hidden),
+        "norm.weight": (hidden,),
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "self_attn.k_proj.weight": (a["num_query_groups"] * head, hidden),
+        "self_attn.v_proj.weight": (a["num_query_groups"] * head, hidden),
+        "self_attn.o_proj.weight": (hidden, a["num_attention_heads"] * head),
+    }
+    inner = {"mlp": a.get("ffn_hidden_size"), "mlp.experts.*": a.get("moe_ffn_hidden_size")}
+    for mlp, size in inner.items():
+        if size is not None:
+            shapes |= {f"{mlp}.{part}_proj.weight": (size, hidden) for part in ("gate", "up")}
+            shapes |= {f"{mlp}.down_proj.weight": (hidden, size)}
+    return shapes
+
+
+def _misshapen(name: str, tensors: dict[str, Shape], wanted: Shape) -> Iterator[str]:
+    if name in tensors and tensors[name] != wanted:
+        yield f"{name} has shape {list(tensors[name])}, config.json says {list(wanted)}"

@@ -1,0 +1,81 @@
+"""Functions that options name: found without running anything of the user's, or said to be missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slime.config import load, missing_hooks
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's package in the directory where the command runs. Whoever imports it is stopped."""
+    directory = tmp_path / "my_rewards"
+    (directory / "inner").mkdir(parents=True)
+    (directory / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (directory / "inner" / "__init__.py").touch()
+    (directory / "grade.py").write_text(
+        "raise SystemExit('imported')\n"
+        "import torch\n"
+        "from math import sqrt as root, floor\n"
+        "async def reward(args, sample): return 1.0\n"
+        "if torch.cuda.is_available():\n    def fast(): ...\nelse:\n    fast, other = reward, None\n"
+        "try:\n    class Grader: ...\nexcept ImportError:\n    Grader: type = object\n"
+    )
+    (directory / "open.py").write_text("from math import *\n")
+    (directory / "lazy.py").write_text("def __getattr__(name): ...\n")
+    (directory / "broken.py").write_text("x = 1\ndef reward(:\n")
+    monkeypatch.chdir(tmp_path)
+    return directory
+
+
+def said(path: str, option: str = "--custom-rm-path") -> list[str]:
+    config = load(["--hf-checkpoint", "model", "--rollout-batch-size", "4", option, path])
+    return [str(problem) for problem in missing_hooks.look(config, set())]
+
+
+@pytest.mark.parametrize("name", ["reward", "root", "floor", "torch", "fast", "other", "Grader"])
+def test_a_name_that_a_module_defines_in_any_way_is_found(package, name):
+    assert said(f"my_rewards.grade.{name}") == []
+
+
+@pytest.mark.parametrize("path", ["my_rewards.open.sqrt", "my_rewards.lazy.anything", "math.sqrt", "sys.exit"])
+def test_what_only_running_a_module_could_tell_is_left_to_the_run(package, path):
+    assert said(path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("foo.bar", "foo.bar: there is no module 'foo' on the Python path"),
+        ("my_reward.grade.reward", "there is no module 'my_reward' on the Python path"),
+        ("my_rewards.gade.reward", "there is no module 'my_rewards.gade': "),
+        ("my_rewards.inner.deep.reward", "there is no module 'my_rewards.inner.deep'"),
+        ("my_rewards.grade.inner.reward", "there is no module 'my_rewards.grade.inner': 'my_rewards.grade' is a file"),
+        ("my_rewards.grade.rewrad", "grade.py has no 'rewrad'\n      -> did you mean reward?"),
+        ("my_rewards.broken.reward", "broken.py:2: invalid syntax"),
+    ],
+)
+def test_what_is_not_there_is_said(package, path, message):
+    (text,) = said(path)
+    assert text.startswith("--custom-rm-path: ") and message in text
+
+
+def test_a_package_that_says_itself_where_its_modules_are_is_left_to_the_run(package):
+    (package / "__init__.py").write_text("__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n")
+    assert said("my_rewards.elsewhere.reward") == []
+
+
+def test_every_option_for_a_function_is_looked_at(package):
+    assert len(missing_hooks.HOOKS) >= 12
+    for name in missing_hooks.HOOKS:
+        (text,) = said("foo.bar", "--" + name.replace("_", "-"))
+        assert "there is no module 'foo'" in text
+
+
+def test_our_own_functions_are_there():
+    config = load(["--hf-checkpoint", "model", "--rollout-batch-size", "4"])
+    assert config.rollout_function_path is not None
+    assert list(missing_hooks.look(config, set())) == []

@@ -1,0 +1,63 @@
+"""What a run would stumble over in its data, found before it starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slime.config import Config, load
+from slime.data.inspect import unusable_data
+from slime.tiny import write_checkpoint
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "model")
+
+
+def config_of(checkpoint: Path, *argv: str) -> Config:
+    return load(["--hf-checkpoint", str(checkpoint), "--rollout-batch-size", "4", *argv])
+
+
+def change_template(checkpoint: Path, template: str | None) -> None:
+    file = checkpoint / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+
+
+def test_a_sound_checkpoint_and_sound_prompts_are_fine(checkpoint, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"input": "1+1="}\n')
+    assert unusable_data(config_of(checkpoint, "--apply-chat-template", "--prompt-data", str(prompts))) == []
+
+
+@pytest.mark.parametrize("needs", [["--apply-chat-template"], ["--loss-type", "sft_loss"]])
+def test_a_template_that_is_missing_is_said_where_it_is_needed(checkpoint, needs):
+    change_template(checkpoint, None)
+    assert unusable_data(config_of(checkpoint)) == []
+    (problem,) = unusable_data(config_of(checkpoint, *needs))
+    assert problem[0] == " ".join(needs) and f"{checkpoint}: the checkpoint has no chat template" in problem[1]
+
+
+def test_a_template_that_is_not_valid_is_said(checkpoint):
+    change_template(checkpoint, "{% if %}")
+    (problem,) = unusable_data(config_of(checkpoint, "--apply-chat-template"))
+    assert "the checkpoint's chat template is not valid" in problem[1]
+
+
+def test_a_checkpoint_without_a_tokenizer_is_not_asked_for_its_template(tmp_path):
+    assert unusable_data(config_of(tmp_path, "--apply-chat-template")) == []
+
+
+def test_every_set_of_prompts_is_looked_into(checkpoint, tmp_path):
+    for name in ("train", "eval"):
+        (tmp_path / f"{name}.jsonl").write_text("[]\n")
+    problems = unusable_data(
+        config_of(
+            checkpoint,
+            *("--prompt-data", str(tmp_path / "train.jsonl"), "--eval-interval", "1"),
+            *("--eval-prompt-data", "held-out", str(tmp_path / "eval.jsonl")),
+        )
+    )
+    assert [where for where, _ in problems] == ["--prompt-data", "eval set held-out"]
