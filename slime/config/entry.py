@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slime.config import command_line, disk, help, missing_hooks, plan
+from slime.config import command_line, disk, help, machine, missing_hooks, plan
 from slime.config.command_line import CommandLine
 from slime.config.completeness import COMPLETENESS
 from slime.config.config import Config
@@ -39,10 +39,11 @@ def from_command_line(
     problems = resolution.problems + COMPLETENESS.broken(config, unsound)
     problems += files.problems + list(missing_hooks.look(config, unsound))
     notes = resolution.notes
+    lacking = files.lacking + list(machine.lacking(config, unsound))
     if line.check:
-        notes = notes + [f"{lack.where}: {lack.what}; a run could not start." for lack in files.lacking]
+        notes = notes + [f"{lack.where}: {lack.what}; a run could not start here: {lack.fix}." for lack in lacking]
     else:
-        problems = problems + files.lacking
+        problems += lacking
     if look_inside is not None and not problems:
         problems = [Problem(where, what) for where, what in look_inside(config)]
     for note in notes:

@@ -36,6 +36,13 @@ def data_parallel_size(c: Config) -> int:
     return c.actor_num_nodes * c.actor_num_gpus_per_node // model_parallel
 
 
+def devices(c: Config) -> int:
+    """How many devices a run takes in all."""
+    ranks = 0 if c.debug_rollout_only else c.actor_num_nodes * c.actor_num_gpus_per_node
+    engines = 0 if c.loss_type == "sft_loss" else c.rollout_num_gpus or 0
+    return max(ranks, engines) if c.colocate else ranks + engines
+
+
 def _model(c: Config, model: Architecture | None) -> Iterator[str]:
     if model is None:
         return
@@ -69,15 +76,13 @@ def _engines(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.loss_type == "sft_loss":
         yield "none: the responses are in the prompt files (--loss-type sft_loss)"
         return
-    devices, size = c.rollout_num_gpus, c.rollout_num_gpus_per_engine
-    ranks = 0 if c.debug_rollout_only else c.actor_num_nodes * c.actor_num_gpus_per_node
-    engines = f"{_n(devices // size, 'engine')} of {_n(size, 'device')} (TP {size})"
-    if not c.colocate or not ranks:
-        yield f"{engines} on devices of their own; {_n(ranks + devices, 'device')} in all"
+    own, size, total = c.rollout_num_gpus, c.rollout_num_gpus_per_engine, _n(devices(c), "device")
+    engines = f"{_n(own // size, 'engine')} of {_n(size, 'device')} (TP {size})"
+    if not c.colocate or c.debug_rollout_only:
+        yield f"{engines} on devices of their own; {total} in all"
     else:
-        shared = min(devices, ranks)
-        more = f" and on {_n(devices - shared, 'further device')}" if devices > shared else ""
-        total = _n(max(ranks, devices), "device")
+        shared = min(own, c.actor_num_nodes * c.actor_num_gpus_per_node)
+        more = f" and on {_n(own - shared, 'further device')}" if own > shared else ""
         yield f"{engines} on the devices of training, in turns with it{more}; {total} in all"
         yield _listed(f"engine {n}: {_span(n * size, size)}" for n in range(shared // size))
     router = f"the router at {c.sglang_router_ip}:{c.sglang_router_port}" if c.sglang_router_ip else "a router"

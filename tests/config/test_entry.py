@@ -56,6 +56,15 @@ def test_a_model_without_weights_can_be_checked_but_not_started(complete, tiny, 
     assert code == 2 and "has no weights" in err
 
 
+def test_devices_that_are_not_here_are_a_note_of_the_check_and_an_error_of_a_start(complete, capsys, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    many = [*complete, "--actor-num-gpus-per-node", "8", "--actor-num-nodes", "512", "--rollout-batch-size", "2048"]
+    code, _, err = ended([*many, "--check"], capsys)
+    assert code == 0 and "4096 devices are asked for in all, this machine has" in err and "RAY_ADDRESS" in err
+    code, _, err = ended(many, capsys)
+    assert code == 2 and "4096 devices are asked for in all" in err
+
+
 def test_a_function_that_is_not_there_is_told_with_all_other_mistakes(complete, capsys):
     for check in ([], ["--check"]):
         code, _, err = ended([*complete, *check, "--custom-rm-path", "foo.bar", "--lr", "x"], capsys)

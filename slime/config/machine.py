@@ -1,0 +1,47 @@
+"""Whether this machine has the devices that a run asks for. Of a cluster that the run joins (RAY_ADDRESS) nothing is known
+here: the placement asks it.
+
+Invariant: no device is touched; GPUs are counted by their device files. What is counted is at least what Ray will find,
+so that nothing is refused here that could have been placed.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+
+from slime.config import plan
+from slime.config.config import Config
+from slime.config.errors import Problem
+
+READS = {
+    "device", "cpu_slots", "actor_num_nodes", "actor_num_gpus_per_node", "rollout_num_gpus", "colocate", "loss_type",
+    "debug_rollout_only",
+}  # fmt: skip
+
+
+def lacking(config: Config, unsound: set[str]) -> Iterator[Problem]:
+    """What a run on this machine alone would need more than there is."""
+    if os.environ.get("RAY_ADDRESS", "local") not in ("", "local") or READS & unsound:
+        return
+    gpus = num_gpus()
+    if config.device == "cuda" and not gpus:
+        fix = "give --device cpu, or start the run where the GPUs are (RAY_ADDRESS joins a cluster)"
+        yield Problem("--device", "cuda, but this machine shows no GPU", fix)
+        return
+    on_gpus = gpus > 0 and config.device != "cpu"
+    have = gpus if on_gpus else config.cpu_slots or os.cpu_count() or 1
+    kind = f"GPU{'s' * (have != 1)}" if on_gpus else f"CPU slot{'s' * (have != 1)}"
+    if (need := plan.devices(config)) > have:
+        fix = "ask for fewer with --actor-num-gpus-per-node or --rollout-num-gpus, "
+        fix += "" if on_gpus else "allow more processes than cores with --cpu-slots, "
+        what = f"{need} devices are asked for in all, this machine has {have} {kind}"
+        yield Problem("--actor-num-gpus-per-node", what, f"{fix}or join a cluster that has them (RAY_ADDRESS)")
+
+
+def num_gpus() -> int:
+    """NVIDIA devices that CUDA_VISIBLE_DEVICES leaves."""
+    there = len(glob.glob("/dev/nvidia[0-9]*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return there if visible is None else min(there, len([name for name in visible.split(",") if name.strip()]))

@@ -1,0 +1,67 @@
+"""Devices that a run asks for against those of this machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from slime.config import load, machine
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+    has(monkeypatch, gpus=0)
+
+
+def has(monkeypatch, *, gpus: int) -> None:
+    monkeypatch.setattr(machine.glob, "glob", lambda pattern: [f"/dev/nvidia{n}" for n in range(gpus)])
+    for name in ("CUDA_VISIBLE_DEVICES", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def said(words: str, unsound: set[str] = frozenset()) -> list[str]:
+    config = load(["--hf-checkpoint", "model", "--rollout-batch-size", "4", *words.split()])
+    return [str(lack) for lack in machine.lacking(config, unsound)]
+
+
+def test_cuda_without_a_gpu_is_said():
+    (text,) = said("--device cuda --actor-num-gpus-per-node 1 --colocate")
+    assert text.startswith("--device: cuda, but this machine shows no GPU") and "--device cpu" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "need"),
+    [
+        ("--actor-num-gpus-per-node 2 --colocate", 0),
+        ("--actor-num-gpus-per-node 1 --rollout-num-gpus 1", 0),
+        ("--actor-num-gpus-per-node 2 --loss-type sft_loss", 0),
+        ("--actor-num-gpus-per-node 2 --rollout-num-gpus 1", 3),
+        ("--actor-num-gpus-per-node 1 --colocate --rollout-num-gpus 3", 3),
+        ("--actor-num-gpus-per-node 8 --actor-num-nodes 8 --colocate", 64),
+        ("--actor-num-gpus-per-node 8 --debug-rollout-only --rollout-num-gpus 2", 0),
+    ],
+)
+def test_more_devices_than_there_are_cores_is_said_with_both_numbers(words, need):
+    texts = said(words)
+    assert len(texts) == bool(need)
+    assert all(f"{need} devices are asked for in all, this machine has 2 CPU slots" in text for text in texts)
+    assert said(f"{words} --cpu-slots 64") == []
+
+
+@pytest.mark.parametrize(("visible", "count"), [(None, 4), ("0,1", 2), ("GPU-a", 1)])
+def test_gpus_are_counted_as_far_as_they_are_visible(monkeypatch, visible, count):
+    has(monkeypatch, gpus=4)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert said(f"--actor-num-gpus-per-node {count} --colocate") == []
+    (text,) = said(f"--actor-num-gpus-per-node {count + 1} --colocate")
+    assert f"this machine has {count} GPU" in text and "--cpu-slots" not in text
+
+
+def test_of_a_cluster_nothing_is_known_before_it_is_joined(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert said("--device cuda --actor-num-nodes 8 --colocate") == []
+
+
+def test_numbers_that_are_wrong_themselves_have_no_consequence():
+    assert said("--actor-num-gpus-per-node 8 --colocate", {"actor_num_gpus_per_node"}) == []
