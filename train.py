@@ -60,13 +60,18 @@ def main() -> None:
         run.save_config(config)
         with Recorder(run, console, make_trackers(config, run)) as recorder, Session(config) as session:
             with Job(config, session, console) as job:
+                run.point_latest()
                 train(job.config, job, recorder)
         print_summary(run)
-    except (ActorFailed, Stalled, PlacementError, RayStartError, RunDirError, TrackerError) as error:
+    except RunDirError as error:
         sys.exit(f"slime: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except (ActorFailed, Stalled, PlacementError, RayStartError, TrackerError) as error:
+        sys.exit(f"slime: {error}\nslime: the logs of this run are in {run.logs}")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("slime: interrupted; whatever this run had started has ended", file=sys.stderr)
+        sys.exit(130)

@@ -189,7 +189,8 @@ def test_interrupt_ends_everything_and_says_so(grpo, tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(END_S) == 130
         assert_nothing_left(tmp_path)
-    assert "Traceback" not in (tmp_path / "output").read_text()
+    output = (tmp_path / "output").read_text()
+    assert "slime: interrupted" in output and "Traceback" not in output
 
 
 def test_dead_engine_ends_the_run_as_its_cause(grpo, tmp_path):
@@ -202,11 +203,3 @@ def test_dead_engine_ends_the_run_as_its_cause(grpo, tmp_path):
     output = (tmp_path / "output").read_text()
     assert "engine 0 has ended unasked" in output
     assert "Traceback (most recent call last):\n  File \"" + str(REPOSITORY / "train.py") not in output
-
-
-def test_too_many_devices(grpo, tmp_path):
-    with driver(tmp_path, *grpo, "--actor-num-gpus-per-node", "8", "--rollout-num-gpus", "8", "--cpu-slots", "4") as process:
-        assert process.wait(60) == 1
-    output = (tmp_path / "output").read_text()
-    assert re.search(r"needs 8 devices .*the cluster has 4", output)
-    assert "Traceback" not in output

@@ -3,9 +3,10 @@
     config.yaml · metrics.jsonl · timeline.json · logs/ (one file a process) · samples/ (eval transcripts) ·
     checkpoints/
 
-Invariants: one directory holds one run, claimed by creating metrics.jsonl exclusively, so that two starts at the same
-moment cannot share one; whole files are written beside their place and renamed; lines are appended whole or not at all;
-`latest`, beside the directories, is replaced in one step and points at the newest run.
+Invariants: one directory holds one run and nothing else, claimed by creating metrics.jsonl exclusively, so that two
+starts at the same moment cannot share one; whole files are written beside their place and renamed; lines are appended
+whole or not at all; `latest`, beside the directories, is replaced in one step and points at the newest run that has
+begun: one that failed to start leaves it as it was.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ class RunDir:
 
     @classmethod
     def create(cls, path: str | Path, *, resume: bool = False) -> RunDir:
-        """Claims `path` for a new run, or with `resume` goes on in one that is there, and points `latest` at it.
+        """Claims `path` for a new run, or with `resume` goes on in one that is there.
 
-        Raises RunDirError if it holds a run already (without `resume`), cannot be written, or the disk is full.
+        Raises RunDirError if it holds a run already (without `resume`) or anything else, cannot be written, or the disk
+        is full.
         """
         path = Path(path)
         if path.name == LATEST:
@@ -70,9 +72,10 @@ class RunDir:
                 f"a run cannot be called {LATEST!r}: that name points at the newest run (--run-dir {path})"
             )
         run = cls(path)
+        run._latest_is_a_link()
         with _explained(path, "make the run directory"):
-            for directory in (run.path, run.logs, run.samples):
-                directory.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
+            run._holds_nothing_else()
             try:
                 open(run.metrics_file, "x").close()
             except FileExistsError:
@@ -80,8 +83,32 @@ class RunDir:
                     raise RunDirError(
                         f"{path} already holds a run: name another --run-dir or --run-name"
                     ) from None
-            _point_latest(path)
+            for directory in (run.logs, run.samples):
+                directory.mkdir(exist_ok=True)
         return run
+
+    def _holds_nothing_else(self) -> None:
+        """A directory without a run may hold logs already, of whoever launches this, but nothing of anybody else's."""
+        names = {path.name for path in self.path.iterdir()}
+        foreign = sorted(names - {path.name for path in vars(self).values()})
+        if foreign and self.metrics_file.name not in names:
+            shown = ", ".join(foreign[:3]) + (" ..." if len(foreign) > 3 else "")
+            raise RunDirError(f"{self.path} holds something else ({shown}): name a new directory as --run-dir")
+
+    def _latest_is_a_link(self) -> Path:
+        latest = self.path.parent / LATEST
+        if latest.exists() and not latest.is_symlink():
+            raise RunDirError(f"{latest} should be a link to the newest run, but something else is there: move it away")
+        return latest
+
+    def point_latest(self) -> None:
+        """Says that this is now the newest run. Raises RunDirError when something else is called so."""
+        latest = self._latest_is_a_link()
+        temporary = latest.with_name(f".{LATEST}.{os.getpid()}")
+        with _explained(latest, "write"):
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(self.path.name)
+            os.replace(temporary, latest)
 
     @classmethod
     def open(cls, path: str | Path) -> RunDir:
@@ -153,16 +180,6 @@ class LineFile:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-def _point_latest(path: Path) -> None:
-    latest = path.parent / LATEST
-    if latest.exists() and not latest.is_symlink():
-        raise RunDirError(f"{latest} should be a link to the newest run, but something else is there: move it away")
-    temporary = latest.with_name(f".{LATEST}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(path.name)
-    os.replace(temporary, latest)
 
 
 @contextmanager

@@ -33,13 +33,19 @@ def sample(i, response="4"):
     )
 
 
-def test_new_run_has_its_places_and_is_the_latest(tmp_path):
+def test_new_run_has_its_places(tmp_path):
     run = RunDir.create(tmp_path / "runs" / "first")
     assert run.logs.is_dir() and run.samples.is_dir() and run.metrics_file.read_text() == ""
     assert run.log_file("engine-0") == tmp_path / "runs" / "first" / "logs" / "engine-0.log"
-    RunDir.create(tmp_path / "runs" / "second")
-    assert (tmp_path / "runs" / "latest").readlink().as_posix() == "second"
-    assert RunDir.open(tmp_path / "runs" / "latest").path == tmp_path / "runs" / "second"
+
+
+def test_latest_is_the_newest_run_that_has_begun(tmp_path):
+    latest = tmp_path / "runs" / "latest"
+    for name in ("first", "second"):
+        RunDir.create(tmp_path / "runs" / name).point_latest()
+    RunDir.create(tmp_path / "runs" / "fails")
+    assert latest.readlink().as_posix() == "second"
+    assert RunDir.open(latest).path == tmp_path / "runs" / "second"
 
 
 def test_directory_that_holds_a_run_is_refused_unless_resuming(tmp_path):
@@ -50,10 +56,19 @@ def test_directory_that_holds_a_run_is_refused_unless_resuming(tmp_path):
     assert RunDir.create(tmp_path / "run", resume=True).metrics_file.read_text() == '{"rollout/step": 0}\n'
 
 
-def test_directory_with_other_files_is_not_a_run(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    RunDir.create(tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+def test_directory_with_other_files_is_refused_and_left_as_it_is(tmp_path):
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    (directory / "notes.txt").write_text("mine")
+    with pytest.raises(RunDirError, match=r"holds something else \(notes.txt\): name a new directory"):
+        RunDir.create(directory)
+    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
+
+
+def test_directory_into_which_a_launcher_logs_is_taken(tmp_path):
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    (tmp_path / "run" / "logs" / "launch.log").touch()
+    assert RunDir.create(tmp_path / "run").metrics_file.exists()
 
 
 def test_several_processes_cannot_claim_one_directory(tmp_path):

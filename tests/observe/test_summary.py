@@ -274,6 +274,7 @@ def test_command_shows_the_latest_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(next(iter(slime.__path__)) + "/.."))
     monkeypatch.setenv("PYTHONIOENCODING", "utf-8")
     run = RunDir.create(tmp_path / "runs" / "newest")
+    run.point_latest()
     train(Metrics(run), 0, 0.5)
     shown = command("latest", cwd=tmp_path)
     assert shown.returncode == 0 and shown.stdout.startswith("\n── newest ──"), shown.stderr

@@ -1,0 +1,65 @@
+"""train.py where it does not come to training: interrupted early, or failing to start. Nothing else is started. Takes 10 s."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slime.tiny import Tiny, make_tiny
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Tiny:
+    return make_tiny(tmp_path / "tiny", "sort", num_train=8, num_heldout=8, num_demos=8)
+
+
+def command(tiny: Tiny, *options: str) -> list[str]:
+    paths = ["--hf-checkpoint", str(tiny.model), "--prompt-data", str(tiny.train)]
+    held_out = ["--eval-prompt-data", "sort", str(tiny.heldout)]
+    devices = ["--actor-num-gpus-per-node", "1", "--cpu-slots", "1"]
+    return [
+        *(sys.executable, str(REPOSITORY / "train.py"), "--config", str(REPOSITORY / "configs" / "tiny-grpo.yaml")),
+        *(*paths, *held_out, *devices, *options),
+    ]
+
+
+def test_an_interrupt_in_the_first_moments_is_answered(tiny, tmp_path):
+    slow = tmp_path / "slow.yaml"
+    os.mkfifo(slow)
+    process = subprocess.Popen(command(tiny, "--config", str(slow)), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    with slow.open("w"):  # returns when train.py has opened it, too, and waits for its content
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "slime: interrupted; whatever this run had started has ended\n")
+
+
+def test_a_run_that_fails_to_start_is_not_the_latest_and_says_where_its_logs_are(tiny, tmp_path):
+    runs = tmp_path / "runs"
+    (runs / "before").mkdir(parents=True)
+    (runs / "latest").symlink_to("before")
+    nobody = {"RAY_ADDRESS": "127.0.0.1:1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command(tiny, "--run-name", "mine"), cwd=tmp_path, env=os.environ | nobody, stderr=subprocess.PIPE, text=True
+    )
+    assert done.returncode == 1
+    assert "slime: cannot join the Ray cluster at RAY_ADDRESS=127.0.0.1:1" in done.stderr
+    assert done.stderr.splitlines()[-1] == "slime: the logs of this run are in runs/mine/logs"
+    assert (runs / "mine" / "config.yaml").exists()
+    assert (runs / "latest").readlink().name == "before"
+
+
+def test_a_directory_of_something_else_is_not_written_into(tiny, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter-1.tex").touch()
+    options = ["--run-dir", str(tmp_path / "thesis")]
+    done = subprocess.run(command(tiny, *options), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert f"{tmp_path}/thesis holds something else (chapter-1.tex)" in done.stderr
+    assert os.listdir(tmp_path / "thesis") == ["chapter-1.tex"]
