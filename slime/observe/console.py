@@ -6,8 +6,8 @@
     console.eval(20, metrics)                    one a held-out set, in the same columns
 
 Invariants: on a terminal a line at the bottom tells what is going on, redrawn a few times a second and gone when it is
-over; elsewhere (a file, a pipe, TERM=dumb) only whole, plain lines are written, and a phase that lasts says so. The
-thread that does this lives only as long as its phase.
+over; elsewhere (a file, a pipe, TERM=dumb) only whole, plain lines are written: of a phase one, when it is over, and
+now and then that it goes on. The thread that does this lives only as long as its phase.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from slime.observe.table import StepTable, is_rl
 from slime.observe.terminal import Terminal, clean, seconds, shorten
 
 TICK_S = 0.2
-SAY_AFTER_S = 3.0  # without a terminal: a phase announces itself if it takes longer than this,
-SAY_EVERY_S = 60.0  # and says that it goes on as often as this
+SAY_EVERY_S = 60.0  # without a terminal: as often as this a phase says that it goes on
 ROW_EVERY_S = 1.0  # supervised steps are fast and many; a step of reinforcement learning always has its line
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 
@@ -157,14 +156,9 @@ class Phase:
                     self._console._draw()
 
     def _announce(self) -> None:
-        """Whole lines for a log: that it has begun, and from time to time that it goes on."""
-        if not self._brief and not self._over.wait(SAY_AFTER_S):
-            self._say_unless_over(f"{self._text} ...")
+        """Whole lines for a log: from time to time that it goes on."""
         while not self._over.wait(SAY_EVERY_S):
             note = f", {self._note}" if self._note else ""
-            self._say_unless_over(f"{self._text} ... {seconds(self.elapsed)} so far{note}")
-
-    def _say_unless_over(self, text: str) -> None:
-        with self._console._lock:
-            if not self._over.is_set():
-                self._console.say(text)
+            with self._console._lock:
+                if not self._over.is_set():
+                    self._console.say(f"{self._text} ... {seconds(self.elapsed)} so far{note}")
