@@ -19,6 +19,7 @@ import numpy as np
 from slime.data.errors import DataError
 
 Row = dict[str, Any]
+NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # control characters that neither JSON nor any text has
 
 
 class PromptFile(Protocol):
@@ -87,12 +88,20 @@ class JsonLines:
         return len(self._starts)
 
     def __getitem__(self, i: int) -> Row:
-        line = os.pread(self._file.fileno(), int(self._lengths[i]), int(self._starts[i]))
+        start = int(self._starts[i])
+        line = os.pread(self._file.fileno(), int(self._lengths[i]), start)
         try:
-            row = json.loads(line)
-        except ValueError as error:  # of JSON, or of the encoding
-            shown = line[:80].decode(errors="replace").rstrip()
-            raise DataError(f"{self.where(i)}: not valid JSON ({error}): {shown}") from error
+            text = line.decode("utf-8", "surrogatepass").removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            where = f"byte {start + error.start:,} is 0x{line[error.start]:02x}"
+            raise DataError(f"{self.where(i)}: not text in UTF-8 ({where})") from error
+        try:
+            row = json.loads(text)
+        except ValueError as error:
+            if control := NO_TEXT.search(text):
+                where = f"byte {start + line.index(control[0].encode()):,} is 0x{ord(control[0]):02x}"
+                raise DataError(f"{self.where(i)}: not text ({where})") from error
+            raise DataError(f"{self.where(i)}: not valid JSON ({error}): {text[:80].strip()}") from error
         if not isinstance(row, dict):
             raise DataError(f"{self.where(i)}: a line must be a JSON object, not {type(row).__name__}")
         return row

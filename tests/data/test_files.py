@@ -72,10 +72,24 @@ def test_a_malformed_line_is_named(tmp_path, line, message):
         open_prompt_file(str(tmp_path / "bad.jsonl"))[1]
 
 
-def test_a_line_that_is_not_utf8_is_named(tmp_path):
-    (tmp_path / "bad.jsonl").write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(DataError, match=r"bad.jsonl:1: not valid JSON"):
-        open_prompt_file(str(tmp_path / "bad.jsonl"))[0]
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1}\n{"a": "\xff"}\n', r"bad.jsonl:2: not text in UTF-8 \(byte 16 is 0xff\)"),
+        (b'{"a": 1}\n\x89PNG\r\n\x1a\n', r"bad.jsonl:2: not text in UTF-8 \(byte 9 is 0x89\)"),
+        (b'{"a": 1}\nab\x1b[2J\x00\n', r"bad.jsonl:2: not text \(byte 11 is 0x1b\)"),
+    ],
+)
+def test_what_is_no_text_is_said_with_the_byte_and_not_printed(tmp_path, content, message):
+    (tmp_path / "bad.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        open_prompt_file(str(tmp_path / "bad.jsonl"))[1]
+    assert str(caught.value).isprintable()
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\n')
+    assert open_prompt_file(str(tmp_path / "a.jsonl"))[0] == {"a": 1}
 
 
 def test_files_that_cannot_be_read(tmp_path):
