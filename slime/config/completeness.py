@@ -18,7 +18,7 @@ def _rollout_is_ours(c: Config) -> bool:
 
 
 def _samples_by_us(c: Config) -> bool:
-    return c.loss_type == "policy_loss" and _rollout_is_ours(c)
+    return c.loss_type != "sft_loss" and _rollout_is_ours(c)
 
 
 @reads("num_rollout", "num_epoch")
@@ -37,7 +37,7 @@ def _prompts(c: Config) -> Iterator[Problem]:
 
 @reads("rollout_num_gpus", "loss_type")
 def _engines(c: Config) -> Iterator[Problem]:
-    if c.loss_type == "policy_loss" and not c.rollout_num_gpus:
+    if c.loss_type != "sft_loss" and not c.rollout_num_gpus:
         yield Problem(
             "--rollout-num-gpus",
             "is missing: how many devices generate?",
@@ -64,11 +64,13 @@ def _response_length(c: Config) -> Iterator[Problem]:
 
 
 @reads(
-    "n_samples_per_prompt", "disable_rewards_normalization", "debug_rollout_only", "rollout_function_path", "loss_type"
-)
+    "n_samples_per_prompt", "disable_rewards_normalization", "advantage_estimator", "debug_rollout_only",
+    "rollout_function_path", "loss_type",
+)  # fmt: skip
 def _group(c: Config) -> Iterator[Problem]:
-    normalised = not (c.disable_rewards_normalization or c.custom_reward_post_process_path or c.debug_rollout_only)
-    if _samples_by_us(c) and c.n_samples_per_prompt == 1 and normalised:
+    compared = c.advantage_estimator != "reinforce_plus_plus" and not c.disable_rewards_normalization
+    compared = compared and not (c.custom_reward_post_process_path or c.debug_rollout_only)
+    if _samples_by_us(c) and c.n_samples_per_prompt == 1 and compared:
         yield Problem(
             "--n-samples-per-prompt",
             f"1 leaves {c.advantage_estimator} nothing to compare: every advantage would be 0",

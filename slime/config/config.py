@@ -22,11 +22,13 @@ from slime.config.sections import (
     Cluster,
     Data,
     Debug,
+    Distillation,
     Engine,
     Eval,
     Logging,
     Model,
     ModelArgs,
+    OffPolicy,
     Optimizer,
     Parallel,
     Reward,
@@ -49,6 +51,8 @@ class Config(BaseModel):
     reward: Reward
     eval: Eval
     algorithm: Algorithm
+    off_policy: OffPolicy
+    distillation: Distillation
     engine: Engine
     logging: Logging
     debug: Debug

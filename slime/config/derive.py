@@ -9,6 +9,7 @@ from typing import Any
 
 ROLLOUT_FUNCTIONS = {
     "policy_loss": "slime.rollout.generate.generate_rollout",
+    "custom_loss": "slime.rollout.generate.generate_rollout",
     "sft_loss": "slime.rollout.sft.generate_rollout",
 }
 

@@ -37,8 +37,10 @@ def look(config: Config, unsound: set[str]) -> Findings:
         found.model = _checkpoint(
             found, "--hf-checkpoint", Path(config.hf_checkpoint), tokenizer=True, trained=trains
         )
-    if "ref_load" not in unsound and config.ref_load not in (None, config.hf_checkpoint):
-        _checkpoint(found, "--ref-load", Path(config.ref_load), tokenizer=False, trained=trains)
+    for option in ("ref_load", "opd_teacher_load"):
+        directory = getattr(config, option)
+        if option not in unsound and directory not in (None, config.hf_checkpoint):
+            _checkpoint(found, _flag(option), Path(directory), tokenizer=False, trained=trains)
     if found.model:
         found.problems += _stated_differently(config, found.model)
         found.problems += _indivisible(config, found.model, unsound)

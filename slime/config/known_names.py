@@ -11,18 +11,17 @@ NOT_YET = frozenset(
     offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
     update-weights-interval keep-old-actor
-    custom-model-provider-path recompute-loss-function only-train-params-name-list
-    freeze-params-name-list megatron-config-path allgather-cp enable-mtp-training
+    custom-model-provider-path
+    megatron-config-path allgather-cp enable-mtp-training
     model-name over-sampling-batch-size dynamic-sampling-filter-path partial-rollout mask-offpolicy-in-partial-rollout
     buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier
-    loss-mask-type use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
+    use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys start-rollout-id balance-by-flops log-probs-max-tokens-per-gpu
-    ref-ckpt-step load save async-save no-save-optim ref-update-interval gamma lambd
-    custom-loss-function-path use-rollout-entropy disable-compute-advantages-and-returns custom-advantage-function-path
-    get-mismatch-metrics reset-optimizer-states use-tis tis-clip tis-clip-low custom-tis-function-path
-    custom-pg-loss-reducer-function-path use-routing-replay use-rollout-routing-replay use-opsm opsm-delta
-    use-opd opd-type opd-kl-coef opd-teacher-load opd-teacher-ckpt-step
+    ref-ckpt-step load save async-save no-save-optim lambd
+    reset-optimizer-states
+    use-routing-replay use-rollout-routing-replay
+    opd-teacher-ckpt-step
     rm-url
     log-multi-turn log-passrate log-reward-category log-correct-samples
     debug-train-only save-debug-rollout-data load-debug-rollout-data load-debug-rollout-data-subsample
@@ -37,8 +36,7 @@ NOT_YET = frozenset(
 _GRADERS = ("deepscaler", "dapo", "math", "f1", "gpqa", "ifbench", "remote_rm")
 NOT_YET_VALUES: dict[str, frozenset[str]] = {
     "update_weight_transport": frozenset({"disk"}),
-    "advantage_estimator": frozenset({"gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"}),
-    "loss_type": frozenset({"custom_loss"}),
+    "advantage_estimator": frozenset({"ppo"}),
     "rm_type": frozenset({*_GRADERS, *(f"boxed_{grader}" for grader in _GRADERS)}),
 }
 
@@ -53,6 +51,7 @@ NO_EFFECT = {
     "tokenizer-model": "the tokenizer is that of --hf-checkpoint",
     "seq-length": "samples have their own lengths; see --rollout-max-context-len and --max-tokens-per-gpu",
     "train-iters": "the run has --num-rollout rollouts",
+    "loss-mask-type": "loss masks are read off the checkpoint's chat template, whatever it is",
     "ckpt-format": "exports are Hugging Face safetensors",
 }
 """Accepted, with or without values, and said once: name -> why there is nothing to do."""

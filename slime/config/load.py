@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slime.config import catalogue, command_line, files
+from slime.config.algorithm_rules import ALGORITHM
 from slime.config.command_line import CommandLine, Given
 from slime.config.config import Config
 from slime.config.derive import derive
@@ -56,7 +57,8 @@ def resolve(line: CommandLine) -> Resolution:
     given, notes = command_line.translate(given, engine_size)
     values, unsound = _parse(given, problems)
     config = _assemble(values, unsound)
-    problems += COHERENCE.broken(config, unsound)
+    for rules in (COHERENCE, ALGORITHM):
+        problems += rules.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
 
 

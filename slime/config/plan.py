@@ -135,14 +135,29 @@ def _loss(c: Config, model: Architecture | None) -> Iterator[str]:
     mean = "mean over tokens" if c.calculate_per_token_loss else "mean over each sample's tokens, then over samples"
     if c.loss_type == "sft_loss":
         yield f"likelihood of the responses; {mean}"
+    elif c.loss_type == "custom_loss":
+        yield f"{c.custom_loss_function_path}; {mean}"
     else:
         clip = f"probability ratio clipped to 1 - {c.eps_clip:g} and 1 + {c.eps_clip_high:g}"
         kl = f"; + {c.kl_loss_coef:g} x KL ({c.kl_loss_type}) to {c.ref_load}" if c.use_kl_loss else ""
         entropy = f"; - {c.entropy_coef:g} x entropy" if c.entropy_coef else ""
-        yield f"{c.advantage_estimator}, {clip}; {mean}{kl}{entropy}"
+        yield f"{c.advantage_estimator}, {clip}; {mean}{kl}{entropy}{''.join(_off_policy(c))}"
     decay = "constant" if c.lr_decay_style == "constant" else f"{c.lr_decay_style} down to {c.min_lr:g}"
     warm_up = f", after {_n(c.lr_warmup_iters, 'step')} of warm-up" if c.lr_warmup_iters else ""
     yield f"{c.optimizer}, learning rate {c.lr:g} {decay}{warm_up}; gradient norm at most {c.clip_grad:g}"
+
+
+def _off_policy(c: Config) -> Iterator[str]:
+    if c.custom_tis_function_path is not None and c.use_tis:
+        yield f"; weighed by {c.custom_tis_function_path}"
+    elif c.use_tis:
+        yield f"; weighed by importance, {c.tis_clip_low:g} to {c.tis_clip:g}"
+    if c.use_mis:
+        yield f"; weighed by importance of each {c.mis_level}, {c.mis_mode}d to {c.mis_clip_low:g}..{c.mis_clip:g}"
+    if c.use_opsm:
+        yield "; without bad samples that have become unlikely"
+    if c.use_opd:
+        yield f"; + {c.opd_kl_coef:g} x what the teacher says ({c.opd_teacher_load or 'log-probs of the rollout'})"
 
 
 def _run(c: Config, model: Architecture | None) -> Iterator[str]:

@@ -94,21 +94,6 @@ def _eval_has_data(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("use_kl_loss", "kl_coef", "ref_load")
-def _kl_has_a_reference(c: Config) -> Iterator[Problem]:
-    if c.ref_load is None and (c.use_kl_loss or c.kl_coef):
-        option = "--use-kl-loss" if c.use_kl_loss else "--kl-coef"
-        yield Problem(option, "needs a reference model", "add --ref-load DIR, often the same as --hf-checkpoint")
-
-
-@reads("kl_coef", "kl_loss_coef")
-def _kl_counts_once(c: Config) -> Iterator[Problem]:
-    if c.kl_coef and c.kl_loss_coef:
-        yield Problem(
-            "--kl-coef, --kl-loss-coef", "exclude each other: the KL would count twice", "set one of them to 0"
-        )
-
-
 @reads("lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "lr_decay_iters", "num_rollout", "num_steps_per_rollout")
 def _learning_rate_can_decay(c: Config) -> Iterator[Problem]:
     if c.lr_decay_style == "constant":

@@ -40,6 +40,7 @@ class Batch:
     truncated_N: np.ndarray  # bool
     steps: list[Step]
     rollout_log_probs_R: np.ndarray | None = None  # float32, of the engine that sampled
+    teacher_log_probs_R: np.ndarray | None = None  # float32, of the teacher of an on-policy distillation
     train_metadata: list[dict[str, Any] | None] | None = None  # one a sample; reaches a custom loss
 
     def __len__(self) -> int:

@@ -58,6 +58,10 @@ ROLLOUT = (
     Metric("rollout/ref_log_probs", "nats", "the same by the reference model"),
     Metric("rollout/advantages", "", "mean advantage of the trained tokens"),
     Metric("rollout/returns", "", "mean return of the trained tokens"),
+    Metric("rollout/teacher_log_probs", "nats", "mean log-probability of the sampled tokens, by the teacher"),
+    Metric("rollout/opd_reverse_kl", "nats", "mean of log-probability by the policy less that by the teacher"),
+    Metric("rollout/kl", "nats", "mean divergence from the reference model, before the update"),
+    Metric("rollout/entropy", "nats", "mean entropy of the token distributions, before the update"),
 )
 
 TRAIN = (
@@ -68,6 +72,13 @@ TRAIN = (
     Metric("train/ppo_kl", "nats", "mean of log-probability at sampling less log-probability now"),
     Metric("train/entropy_loss", "nats", "mean entropy of the token distributions"),
     Metric("train/kl_loss", "nats", "divergence from the reference model, before its coefficient"),
+    Metric("train/ois", "", "mean probability of the sampled tokens now over that before the update"),
+    Metric("train/tis", "", "mean probability by the trainer, before the update, over that by the engine"),
+    Metric("train/tis_clipfrac", "share", "tokens whose weight was cut by TIS"),
+    Metric("train/tis_abs", "", "mean distance of `tis` from 1"),
+    Metric("train/mis", "", "mean weight of MIS"),
+    Metric("train/mis_clipfrac", "share", "tokens whose weight was cut or masked by MIS"),
+    Metric("train/opsm_clipfrac", "share", "tokens of samples that OPSM left out"),
     Metric(LOGPROB_DIFF, "nats", "mean difference, trainer to engine, of the sampled tokens' log-probabilities"),
     Metric(f"{LOGPROB_DIFF}_max", "nats", "the largest of them: a jump means that the weight sync is broken"),
     Metric(
@@ -88,6 +99,7 @@ PERF = (
     Metric("perf/data_preprocess_time", "s", "its first part: from the batch to micro-batches of tensors"),
     Metric("perf/log_probs_time", "s", "its part for the log-probabilities before the update"),
     Metric("perf/ref_log_probs_time", "s", "its part for the reference model's log-probabilities"),
+    Metric("perf/teacher_log_probs_time", "s", "its part for the teacher's log-probabilities"),
     Metric("perf/actor_train_time", "s", "its part for forward, backward and optimizer"),
     Metric("perf/update_weights_time", "s", "weights from the trainers into the engines"),
     Metric("perf/sleep_time", "s", "colocated: the engines give their memory back"),
@@ -100,7 +112,7 @@ PERF = (
     Metric(f"perf/request/e2e_latency/{STATISTIC}", "s", "of a request, as the engine measures it"),
     Metric(f"perf/request/queue_time/{STATISTIC}", "s", "the part of it before the engine took it up"),
     Metric("perf/actor_train_tok_per_s", "tokens/s", "tokens trained on a second of `actor_train_time`"),
-    Metric("perf/{actor_train|log_probs|ref_log_probs}_tflops", "TFLOP/s", "of one training device, in that part"),
+    Metric("perf/{actor_train|log_probs|ref_log_probs|teacher_log_probs}_tflops", "TFLOP/s", "of one training device, in that part"),
     Metric("perf/update_weights_wire_bytes", "bytes", "sent by one weight update"),
 )  # fmt: skip
 

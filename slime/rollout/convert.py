@@ -22,6 +22,7 @@ from slime.data.sample import Sample, SampleError, Status
 from slime.rollout.types import RolloutError
 
 CONVERT = "--custom-convert-samples-to-train-data-path"
+LOG_PROBS = ("rollout_log_probs", "teacher_log_probs")
 REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks", "rewards")
 
 
@@ -60,14 +61,13 @@ def training_data(
     }
     if any(s.train_metadata is not None for s in samples):
         data["train_metadata"] = [s.train_metadata for s in samples]
-    without = [s for s in samples if s.rollout_log_probs is None and s.response_length]
-    if not without:
-        data["rollout_log_probs"] = [s.rollout_log_probs or [] for s in samples]
-    elif any(s.rollout_log_probs for s in samples):
-        names = ", ".join(s.name for s in without[:5])
-        raise SampleError(
-            f"{len(without)} of {len(samples)} samples carry no rollout_log_probs, the others do: {names}"
-        )
+    for name in LOG_PROBS:
+        without = [s for s in samples if getattr(s, name) is None and s.response_length]
+        if not without:
+            data[name] = [getattr(s, name) or [] for s in samples]
+        elif any(getattr(s, name) for s in samples):
+            names = ", ".join(s.name for s in without[:5])
+            raise SampleError(f"{len(without)} of {len(samples)} samples carry no {name}, the others do: {names}")
     return data
 
 
@@ -117,9 +117,9 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
             Step([list(islice(position, len(micro_batch))) for micro_batch in micro_batches], num_samples, num_tokens)
             for micro_batches, (num_samples, num_tokens) in zip(rank.steps, sizes, strict=True)
         ],
-        rollout_log_probs_R=(
-            ragged("rollout_log_probs", np.float32, response_lengths_N) if "rollout_log_probs" in data else None
-        ),
+        **{
+            f"{name}_R": ragged(name, np.float32, response_lengths_N) if name in data else None for name in LOG_PROBS
+        },
         train_metadata=[data["train_metadata"][i] for i in order] if "train_metadata" in data else None,
     )
 
@@ -162,7 +162,7 @@ def _completed(data: Any) -> dict[str, Sequence[Any]]:
     for i, (tokens, n) in enumerate(zip(data["tokens"], data["response_lengths"], strict=True)):
         if not 0 <= n < len(tokens):  # a token before the response predicts its first
             raise RolloutError(f"{CONVERT}: entry {i} has {len(tokens)} tokens and a response of {n}")
-        for name in {"loss_masks", "rollout_log_probs"} & data.keys():
+        for name in {"loss_masks", *LOG_PROBS} & data.keys():
             if len(data[name][i]) != n:
                 raise RolloutError(
                     f"{CONVERT}: {name} of entry {i} has {len(data[name][i])} values, the response has {n}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slime.algorithms.advantages import group_normalised
+from slime.algorithms.advantages import group_normalised, leave_one_out
 from slime.config import Config
 from slime.config.hooks import load_hook
 from slime.data.sample import Sample, SampleError
@@ -30,10 +30,21 @@ def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.
         raw, rewards = post_process(config, samples)
         return _checked("raw rewards", raw, samples), _checked("rewards", rewards, samples)
     raw_N = np.array([score(sample.name, sample.reward, config.reward_key) for sample in samples])
+    return raw_N, _compared(config, raw_N, [sample.group_index for sample in samples])
+
+
+def _compared(config: Config, raw_N: np.ndarray, group_ids_N: Sequence[int]) -> np.ndarray:
+    """As --advantage-estimator wants it: REINFORCE++ compares with the whole batch, by whitening, and not here."""
     if config.disable_rewards_normalization:
-        return raw_N, raw_N
-    group_ids_N = [sample.group_index for sample in samples]
-    return raw_N, group_normalised(raw_N, group_ids_N, divide_by_std=not config.disable_grpo_std_normalization)
+        return raw_N
+    match config.advantage_estimator:
+        case "reinforce_plus_plus":
+            return raw_N
+        case "reinforce_plus_plus_baseline":
+            return group_normalised(raw_N, group_ids_N, divide_by_std=False)
+        case "rloo":
+            return leave_one_out(raw_N, group_ids_N)
+    return group_normalised(raw_N, group_ids_N, divide_by_std=not config.disable_grpo_std_normalization)
 
 
 def _checked(what: str, values: Sequence[float], samples: Sequence[Sample]) -> np.ndarray:

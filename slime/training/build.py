@@ -25,6 +25,7 @@ from torch import nn
 
 from slime.config import Config
 from slime.models import Family, Shard, load_hf
+from slime.training.freezing import freeze
 from slime.training.layers import block_spec
 from slime.training.parallel import Parallel
 from slime.training.weights import WeightCopy
@@ -42,11 +43,11 @@ class Model:
     shard: Shard
     optimizer: MegatronOptimizer
     schedule: OptimizerParamScheduler
-    reference: WeightCopy | None
+    frozen: dict[str, WeightCopy]  # models of the same architecture that only score: "ref", "teacher"
 
 
-def build(config: Config, parallel: Parallel, family: Family, *, with_reference: bool) -> Model:
-    """Builds the model with the weights of --hf-checkpoint and, where there is a reference, a copy of --ref-load's.
+def build(config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, str]) -> Model:
+    """Builds the model with the weights of --hf-checkpoint and, of each directory in `frozen`, a copy of its weights.
 
     Raises:
         ValueError: options that do not go together.
@@ -57,11 +58,12 @@ def build(config: Config, parallel: Parallel, family: Family, *, with_reference:
     for chunk in bare:
         chunk.to(parallel.device.torch)
     shard = Shard(family, bare)
-    reference = None
-    if with_reference:
-        load_hf(shard, config.ref_load)
-        reference = WeightCopy(bare)
+    copies = {}
+    for name, directory in frozen.items():
+        load_hf(shard, directory)
+        copies[name] = WeightCopy(bare)
     load_hf(shard, config.hf_checkpoint)
+    freeze(bare, config, parallel)
 
     ddp_config = DistributedDataParallelConfig(
         **{
@@ -85,7 +87,7 @@ def build(config: Config, parallel: Parallel, family: Family, *, with_reference:
     transformer.finalize_model_grads_func = _sum_gradients
     optimizer = get_megatron_optimizer(_optimizer_config(config), chunks, use_gloo_process_groups=False)
     transformer.grad_scale_func = optimizer.scale_loss
-    return Model(parallel, transformer, chunks, shard, optimizer, _schedule(config, optimizer), reference)
+    return Model(parallel, transformer, chunks, shard, optimizer, _schedule(config, optimizer), copies)
 
 
 def transformer_config(config: Config, parallel: Parallel, family: Family) -> TransformerConfig:

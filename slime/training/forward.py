@@ -32,12 +32,14 @@ class Scoring:
     vocab_size: int  # of the model; Megatron's rows beyond it are padding, and have no probability
     temperature: float = 1.0  # that the tokens were sampled with: the engine's log-probs are of logits / temperature
     chunk_size: int = -1  # response tokens whose logits exist at a time; -1 or 0: all
+    recompute: bool = False  # also where they exist all at once, make them again in the backward pass
 
 
-Scores = dict[str, Tensor]  # "log_probs" [R] and, where asked for, "entropy" [R]
+Scores = dict[str, Tensor]  # "log_probs" [R] and, of EXTRAS, what was asked for
+EXTRAS = ("entropy", "logits")  # [R]; [R, V]: over the temperature, this rank's part of the vocabulary
 
 
-def score(model: nn.Module, batch: MicroBatch, scoring: Scoring, *, with_entropy: bool) -> Tensor | Scores:
+def score(model: nn.Module, batch: MicroBatch, scoring: Scoring, *, extras: tuple[str, ...] = ()) -> Tensor | Scores:
     """Scores on the last pipeline stage, hidden states on the others."""
     return model(
         batch.tokens_1T,
@@ -46,7 +48,7 @@ def score(model: nn.Module, batch: MicroBatch, scoring: Scoring, *, with_entropy
         packed_seq_params=batch.sequences,
         padding_mask=padding_mask(model.config, batch),
         output_processor=_score_response,
-        output_processor_context=(batch, scoring, with_entropy),
+        output_processor_context=(batch, scoring, extras),
     )
 
 
@@ -55,11 +57,11 @@ def _score_response(
     hidden_states: Tensor,
     output_layer: nn.Module,
     output_weight: Tensor | None,
-    context: tuple[MicroBatch, Scoring, bool],
+    context: tuple[MicroBatch, Scoring, tuple[str, ...]],
     **_: Any,
 ) -> Scores:
     """GPTModel's hook between the last layer and the output layer."""
-    batch, scoring, with_entropy = context
+    batch, scoring, extras = context
     group = output_layer.tp_group
     hidden_TD = hidden_states.squeeze(1)
     if output_layer.config.sequence_parallel:
@@ -80,12 +82,13 @@ def _score_response(
             targets_C,
             group=group if group.size() > 1 else None,
             vocab_start=start,
-            with_entropy=with_entropy,
+            with_entropy="entropy" in extras,
         )
-        return {"log_probs": log_probs_C} if entropy_C is None else {"log_probs": log_probs_C, "entropy": entropy_C}
+        possible = {"entropy": entropy_C, "logits": logits_CV}
+        return {"log_probs": log_probs_C, **{name: possible[name] for name in extras}}
 
-    size = scoring.chunk_size
-    if size <= 0 or len(hidden_RD) <= size:
+    size = scoring.chunk_size if scoring.chunk_size > 0 else max(len(hidden_RD), 1)
+    if len(hidden_RD) <= size and not scoring.recompute:
         return chunk_scores(hidden_RD, batch.targets_R)
     chunks = [
         checkpoint(chunk_scores, hidden_CD, targets_C, use_reentrant=False, preserve_rng_state=False)
@@ -103,7 +106,7 @@ def run(
     scoring: Scoring,
     *,
     loss: LossFunction | None = None,
-    with_entropy: bool = False,
+    extras: tuple[str, ...] = (),
 ) -> list[Any]:
     """One pass of Megatron's schedule over the micro-batches: with a loss, forward and backward, else forward alone.
 
@@ -112,7 +115,7 @@ def run(
 
     def forward_step(batches: Any, model: nn.Module) -> tuple[Any, Callable[..., Any]]:
         batch = next(batches)
-        output = score(model, batch, scoring, with_entropy=with_entropy)
+        output = score(model, batch, scoring, extras=extras)
 
         def finish(scores: Scores, non_loss_data: bool = False) -> Any:
             if non_loss_data:
@@ -134,9 +137,3 @@ def run(
             forward_only=loss is None,
             collect_non_loss_data=loss is None,
         )
-
-
-def log_probs(chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], scoring: Scoring) -> list[Tensor | None]:
-    """Log-probs [R] of each micro-batch under the current weights; None on all but the last pipeline stage."""
-    scores = run(chunks, batches, scoring)
-    return [of_batch["log_probs"] for of_batch in scores] or [None] * len(batches)

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
 from slime.algorithms.normalisation import sample_mean_weights
 from slime.data.batch import Batch, Step
 from slime.schedule.layout import lay_out
+from slime.training.samples import Samples
 
 
 @dataclass(slots=True)
@@ -34,14 +35,18 @@ class MicroBatch:
     targets_R: Tensor
     mask_R: Tensor  # float32, 0 or 1
     weights_R: Tensor  # float32; the sum of weight x value is the sum over samples of their means over unmasked tokens
-    rewards_R: Tensor  # float32, that of the token's sample
     step: Step
+    samples: Samples
     rollout_log_probs_R: Tensor | None
-    train_metadata: list[dict[str, Any] | None] | None  # one a sample
+    teacher_log_probs_R: Tensor | None  # from the rollout, or filled in by the trainer
     # Filled in by the trainer:
     log_probs_R: Tensor | None = None  # under the weights from before the rollout's training
+    entropy_R: Tensor | None = None  # under the same
     ref_log_probs_R: Tensor | None = None
+    kl_R: Tensor | None = None  # estimate of KL(old policy, reference); 0 where masked
+    opd_reverse_kl_R: Tensor | None = None  # the same to the teacher
     advantages_R: Tensor | None = None
+    returns_R: Tensor | None = None
 
 
 class Packer:
@@ -58,11 +63,13 @@ class Packer:
         device: torch.device,
         cp_rank: int = 0,
         cp_size: int = 1,
+        cp_group: dist.ProcessGroup | None = None,
         tp_size: int = 1,
         pad_multiple: int = 1,
     ) -> None:
         self.batch = batch
         self.device = device
+        self.cp_group = cp_group
         self.place = {
             "cp_rank": cp_rank,
             "cp_size": cp_size,
@@ -88,6 +95,11 @@ class Packer:
         tokens_T[real] = batch.tokens_T[self.starts_N[chosen][row.sequence_T[real]] + row.position_T[real]]
         targets_R = batch.tokens_T[self.starts_N[chosen][row.sample_R] + row.position_R].astype(np.int64)
         source_R = self.shift_N[chosen][row.sample_R] + row.position_R
+        responses_N = self.responses_N[chosen]
+        # From the place of a response token among those of the micro-batch to its place among all.
+        shift_N = self.shift_N[chosen] + self.lengths_N[chosen] - np.cumsum(responses_N)
+        source_S = np.arange(responses_N.sum()) + np.repeat(shift_N, responses_N)
+        place_R = source_R - shift_N[row.sample_R]
         seqlens, longest = self._tensor(row.cu_seqlens.astype(np.int32)), int(np.diff(row.cu_seqlens).max())
         return MicroBatch(
             num_samples=len(samples),
@@ -105,13 +117,23 @@ class Packer:
             targets_R=self._tensor(targets_R),
             mask_R=self._tensor(batch.loss_mask_R[source_R]),
             weights_R=self._tensor(self.weights[source_R]),
-            rewards_R=self._tensor(batch.rewards_N[chosen][row.sample_R]),
             step=step,
-            rollout_log_probs_R=(
-                None if batch.rollout_log_probs_R is None else self._tensor(batch.rollout_log_probs_R[source_R])
+            samples=Samples(
+                batch=batch,
+                positions_N=chosen,
+                lengths_N=self._tensor(responses_N),
+                rewards_N=self._tensor(batch.rewards_N[chosen]),
+                sample_R=self._tensor(row.sample_R),
+                place_R=self._tensor(place_R),
+                mask_S=self._tensor(batch.loss_mask_R[source_S]),
+                group=self.cp_group,
             ),
-            train_metadata=None if batch.train_metadata is None else [batch.train_metadata[i] for i in samples],
+            rollout_log_probs_R=self._column(batch.rollout_log_probs_R, source_R),
+            teacher_log_probs_R=self._column(batch.teacher_log_probs_R, source_R),
         )
+
+    def _column(self, values_R: np.ndarray | None, source_R: np.ndarray) -> Tensor | None:
+        return None if values_R is None else self._tensor(values_R[source_R])
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -56,9 +57,19 @@ class Parallel:
         return mpu.get_data_parallel_world_size()
 
     @cached_property
+    def cp_group(self) -> dist.ProcessGroup | None:
+        """The ranks that share this one's samples; None where it has them alone."""
+        return mpu.get_context_parallel_group() if self.cp_size > 1 else None
+
+    @cached_property
+    def is_last_stage(self) -> bool:
+        """Whether log-probs are made here."""
+        return mpu.is_pipeline_last_stage(ignore_virtual=True)
+
+    @cached_property
     def counts_tokens(self) -> bool:
         """Whether its sums over tokens enter a sum over all ranks: one rank of each TP group of the last stage does."""
-        return self.tp_rank == 0 and mpu.is_pipeline_last_stage(ignore_virtual=True)
+        return self.tp_rank == 0 and self.is_last_stage
 
     @cached_property
     def counts_samples(self) -> bool:
@@ -75,6 +86,12 @@ class Parallel:
         everyone = vector.new_empty(self.world_size * len(vector))
         dist.all_gather_into_tensor(everyone, vector)
         return everyone.view(self.world_size, -1)
+
+    def agree(self, names: Iterable[str]) -> list[str]:
+        """The names that any rank has, sorted. Collective."""
+        everyone: list[list[str]] = [[]] * self.world_size
+        dist.all_gather_object(everyone, sorted(names))
+        return sorted({name for of_rank in everyone for name in of_rank})
 
     def stop(self) -> None:
         mpu.destroy_model_parallel()

@@ -29,7 +29,7 @@ def optimizer_step(
         chunk.zero_grad_buffer()
     model.optimizer.zero_grad()
     scale_balancing_losses(model, batches)
-    sums = run(model.chunks, batches, scoring, loss=partial(loss, compare=compare), with_entropy=loss.with_entropy)
+    sums = run(model.chunks, batches, scoring, loss=partial(loss, compare=compare), extras=loss.extras)
     learning_rates = {f"lr-pg_{index}": group["lr"] for index, group in enumerate(model.optimizer.param_groups)}
     updated, grad_norm, _ = model.optimizer.step()
     if not updated:

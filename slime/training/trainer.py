@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slime.algorithms.kl import kl_estimate
-from slime.algorithms.whitening import moments, whiten
 from slime.config import Config
 from slime.data.batch import Batch
 from slime.models import export_hf, family_of, read_hf_config, save_hf
+from slime.training.advantages import Advantages
 from slime.training.build import build
 from slime.training.flops import forward_flops
-from slime.training.forward import Scoring, log_probs
-from slime.training.losses import MAXIMA, PolicyLoss, SFTLoss
+from slime.training.forward import Scoring
+from slime.training.losses import LOSSES, MAXIMA
 from slime.training.packing import MicroBatch, Packer
 from slime.training.parallel import start
 from slime.training.report import Report
+from slime.training.scores import FixedScores, frozen_models
 from slime.training.step import optimizer_step
 
 PAD_MULTIPLE_ON_GPU = 128  # rows of a few lengths, so that the allocator can use its blocks again
@@ -48,25 +48,25 @@ class Trainer:
 
     def __init__(self, config: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
         self.config = config
-        self.is_policy = config.loss_type == "policy_loss"
-        self.needs_reference = self.is_policy and (config.use_kl_loss or config.kl_coef > 0)
-        if self.needs_reference and config.ref_load is None:
-            raise ValueError(
-                "--use-kl-loss and --kl-coef compare with a reference model: give its directory with --ref-load"
-            )
+        self.is_rewarded = config.loss_type != "sft_loss"
+        self.has_advantages = self.is_rewarded and not config.disable_compute_advantages_and_returns
+        frozen = frozen_models(config)
         family = family_of(read_hf_config(config.hf_checkpoint))
         self.parallel = start(config, rank, world_size, master_addr, master_port)
         try:
-            self.model = build(config, self.parallel, family, with_reference=self.needs_reference)
+            self.model = build(config, self.parallel, family, frozen=frozen)
         except Exception:
             self.parallel.stop()
             raise
-        self.loss = PolicyLoss(config) if self.is_policy else SFTLoss(config)
+        self.loss = LOSSES[config.loss_type](config)
         self.scoring = Scoring(
             vocab_size=family.config["vocab_size"],
-            temperature=config.rollout_temperature if self.is_policy else 1.0,
+            temperature=config.rollout_temperature if self.is_rewarded else 1.0,
             chunk_size=config.log_probs_chunk_size,
+            recompute=config.recompute_loss_function,
         )
+        self.fixed_scores = FixedScores(config, self.model, self.scoring)
+        self.advantages = Advantages(config, self.parallel)
         self.num_steps = 0  # optimizer steps so far
 
     @property
@@ -91,11 +91,15 @@ class Trainer:
             with report.clock("data_preprocess"):
                 steps = self._pack(batch)
             everything = [micro_batch for step in steps for micro_batch in step]
-            if self.is_policy:
-                self._score(everything, report)
-                self._advantages(everything)
+            if self.has_advantages:
+                self.fixed_scores.fill(everything, report)
+                if self.parallel.is_last_stage:
+                    self.advantages.fill(everything)
             with report.clock("actor_train"):
                 figures = [self._step(rollout_id, index, step, report) for index, step in enumerate(steps)]
+        if self.config.ref_update_interval and (rollout_id + 1) % self.config.ref_update_interval == 0:
+            self._settle()
+            self.model.frozen["ref"].refresh(self.model.chunks)
         self._describe(batch, everything, report)
         return self._result(batch, report.reduce(), figures)
 
@@ -122,47 +126,38 @@ class Trainer:
     # One rollout, in the order of `train`.
 
     def _pack(self, batch: Batch) -> list[list[MicroBatch]]:
-        if self.is_policy and self.config.use_rollout_logprobs and batch.rollout_log_probs_R is None:
-            raise ValueError("--use-rollout-logprobs: the rollout has no log-probs of the engine")
+        self._check(batch)
         packer = Packer(
             batch,
             device=self.parallel.device.torch,
             cp_rank=self.parallel.cp_rank,
             cp_size=self.parallel.cp_size,
+            cp_group=self.parallel.cp_group,
             tp_size=self.parallel.tp_size if self.model.config.sequence_parallel else 1,
             pad_multiple=PAD_MULTIPLE_ON_GPU if self.parallel.device.is_cuda else 1,
         )
         return [[packer.pack(samples, step) for samples in step.micro_batches] for step in batch.steps]
 
-    def _score(self, batches: list[MicroBatch], report: Report) -> None:
-        """Log-probs that stay fixed while the rollout is trained on."""
-        chunks = self.model.chunks
-        if self.needs_reference:
-            with report.clock("ref_log_probs"), self.model.reference.in_place(chunks):
-                for batch, log_probs_R in zip(batches, log_probs(chunks, batches, self.scoring), strict=True):
-                    batch.ref_log_probs_R = log_probs_R
-        if not self.config.use_rollout_logprobs:
-            with report.clock("log_probs"):
-                for batch, log_probs_R in zip(batches, log_probs(chunks, batches, self.scoring), strict=True):
-                    batch.log_probs_R = log_probs_R
-
-    def _advantages(self, batches: list[MicroBatch]) -> None:
-        """Of each response token: its sample's reward, relative to its group already, less the KL penalty."""
-        for batch in batches:
-            batch.advantages_R = batch.rewards_R
-            old_R = batch.rollout_log_probs_R if self.config.use_rollout_logprobs else batch.log_probs_R
-            if self.config.kl_coef and batch.ref_log_probs_R is not None:
-                penalty_R = kl_estimate(old_R, batch.ref_log_probs_R, self.config.kl_loss_type)
-                batch.advantages_R = batch.advantages_R - self.config.kl_coef * penalty_R
-        if self.config.normalize_advantages:
-            local = torch.stack([moments(batch.advantages_R, batch.mask_R) for batch in batches]).sum(dim=0)
-            everyone = self.parallel.sum_over_data(local)
-            for batch in batches:
-                batch.advantages_R = whiten(batch.advantages_R, everyone)
+    def _check(self, batch: Batch) -> None:
+        config = self.config
+        needs_engine = {
+            "--use-rollout-logprobs": config.use_rollout_logprobs,
+            "--use-tis": config.use_tis,
+            "--use-mis": config.use_mis,
+            "--get-mismatch-metrics": config.get_mismatch_metrics,
+        }
+        for option, is_given in needs_engine.items():
+            if self.is_rewarded and is_given and batch.rollout_log_probs_R is None:
+                raise ValueError(f"{option}: the rollout has no log-probs of the engine")
+        if self.has_advantages and config.use_opd and config.opd_type == "sglang" and batch.teacher_log_probs_R is None:
+            raise ValueError(
+                "--opd-type sglang: the rollout has no log-probs of a teacher; a custom generate or reward function"
+                " sets teacher_log_probs of each sample"
+            )
 
     def _step(self, rollout_id: int, index: int, batches: list[MicroBatch], report: Report) -> dict[str, float]:
-        compare = self.is_policy and batches[0].rollout_log_probs_R is not None
-        compare = compare and (index == 0 or not self.config.use_rollout_logprobs)
+        compare = self.is_rewarded and batches[0].rollout_log_probs_R is not None
+        compare = compare and (index == 0 or self.fixed_scores.own)
         try:
             sums, figures = optimizer_step(self.model, batches, self.loss, self.scoring, compare=compare)
         except Exception as error:
@@ -170,8 +165,11 @@ class Trainer:
                 f"in rollout {rollout_id}, optimizer step {index} of it, on training rank {self.parallel.rank}"
             )
             raise
-        for name in self.loss.names(compare=compare):
-            values = [of_batch[name] for of_batch in sums] if self.parallel.counts_tokens else []
+        names = self.loss.names(compare=compare)
+        if self.loss.names_grow:
+            names = self.parallel.agree({*names, *(name for of_batch in sums for name in of_batch)})
+        for name in names:
+            values = [of_batch[name] for of_batch in sums if name in of_batch] if self.parallel.counts_tokens else []
             value = 0.0
             if values:
                 value = torch.stack(values).amax() if name in MAXIMA else torch.stack(values).sum()
@@ -186,7 +184,7 @@ class Trainer:
         """Sums over this rank's samples and tokens; `_result` divides them by the number of samples of the rollout."""
         counts_samples = self.parallel.counts_samples
         of_samples = {"response_lengths": batch.response_lengths_N, "total_lengths": batch.total_lengths_N}
-        if self.is_policy:
+        if self.is_rewarded:
             of_samples |= {
                 "rewards": batch.rewards_N,
                 "raw_reward": batch.raw_rewards_N,
@@ -198,32 +196,35 @@ class Trainer:
             self.model.config, self.scoring.vocab_size, batch.total_lengths_N, batch.response_lengths_N
         )
         report.add("flops", "forward", flops if counts_samples else 0.0)
-        if not self.is_policy:
-            return
-        of_tokens = {"advantages": "advantages_R"}
-        if batch.rollout_log_probs_R is not None:
-            of_tokens["rollout_log_probs"] = "rollout_log_probs_R"
-        if not self.config.use_rollout_logprobs:
-            of_tokens["log_probs"] = "log_probs_R"
-        if self.needs_reference:
-            of_tokens["ref_log_probs"] = "ref_log_probs_R"
-        for name, field in of_tokens.items():
+        for name in self._token_metrics(batch):
             value: torch.Tensor | float = 0.0
             if self.parallel.counts_tokens:
-                value = torch.stack([(getattr(b, field) * b.weights_R).sum() for b in batches]).sum()
+                value = torch.stack([(getattr(b, f"{name}_R") * b.weights_R).sum() for b in batches]).sum()
             report.add("rollout", name, value)
+
+    def _token_metrics(self, batch: Batch) -> list[str]:
+        """Fields of a micro-batch that are reported as means, without their suffix; the same on all ranks."""
+        names = ["rollout_log_probs"] if self.is_rewarded and batch.rollout_log_probs_R is not None else []
+        if not self.has_advantages:
+            return names
+        names += [*self.fixed_scores.names, "advantages", "returns"]
+        if "ref" in self.model.frozen:
+            names.append("kl")
+        if self.config.use_opd:
+            names.append("opd_reverse_kl")
+            if "teacher" not in self.model.frozen:
+                names.append("teacher_log_probs")
+        return names
 
     def _result(
         self, batch: Batch, sections: dict[object, dict[str, float]], figures: list[dict[str, float]]
     ) -> TrainResult:
         num_samples = max(sum(step.num_samples for step in batch.steps), 1)
         rollout = {f"rollout/{name}": total / num_samples for name, total in sections["rollout"].items()}
-        if self.is_policy:
-            rollout["rollout/returns"] = rollout["rollout/advantages"]  # no value function: the two are the same
         perf = {f"perf/{name}": seconds for name, seconds in sections["perf"].items()}
         num_tokens = sections["rollout"]["total_lengths"]
         perf["perf/actor_train_tok_per_s"] = num_tokens / perf["perf/actor_train_time"]
-        for name, passes in {"actor_train": 3, "log_probs": 1, "ref_log_probs": 1}.items():
+        for name, passes in {"actor_train": 3, "log_probs": 1, "ref_log_probs": 1, "teacher_log_probs": 1}.items():
             if f"perf/{name}_time" in perf:
                 flops = passes * sections["flops"]["forward"] / self.parallel.world_size
                 perf[f"perf/{name}_tflops"] = flops / perf[f"perf/{name}_time"] / 1e12

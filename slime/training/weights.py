@@ -1,4 +1,4 @@
-"""Weights beside those that train: a frozen copy, put in place for forward passes."""
+"""Weights beside those that train: a copy that stays as it is, put in place for forward passes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class WeightCopy:
 
     def __init__(self, chunks: Sequence[nn.Module]) -> None:
         self.copies = [{name: tensor.detach().clone() for name, tensor in _tensors(chunk).items()} for chunk in chunks]
+
+    def refresh(self, chunks: Sequence[nn.Module]) -> None:
+        """Takes over the values that `chunks` have now."""
+        for chunk, copies in zip(chunks, self.copies, strict=True):
+            for name, tensor in _tensors(chunk).items():
+                copies[name].copy_(tensor.detach())
 
     @contextmanager
     def in_place(self, chunks: Sequence[nn.Module]) -> Iterator[None]:

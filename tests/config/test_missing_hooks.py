@@ -31,8 +31,15 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def said(path: str, option: str = "--custom-rm-path") -> list[str]:
-    config = load(["--hf-checkpoint", "model", "--rollout-batch-size", "4", option, path])
+USED_WITH = {
+    "custom_loss_function_path": ("--loss-type", "custom_loss"),
+    "custom_tis_function_path": ("--use-tis",),
+}
+
+
+def said(path: str, *options: str) -> list[str]:
+    options = options or ("--custom-rm-path",)
+    config = load(["--hf-checkpoint", "model", "--rollout-batch-size", "4", *options, path])
     return [str(problem) for problem in missing_hooks.look(config, set())]
 
 
@@ -71,7 +78,7 @@ def test_a_package_that_says_itself_where_its_modules_are_is_left_to_the_run(pac
 def test_every_option_for_a_function_is_looked_at(package):
     assert len(missing_hooks.HOOKS) >= 12
     for name in missing_hooks.HOOKS:
-        (text,) = said("foo.bar", "--" + name.replace("_", "-"))
+        (text,) = said("foo.bar", *USED_WITH.get(name, ()), "--" + name.replace("_", "-"))
         assert "there is no module 'foo'" in text
 
 

@@ -51,7 +51,7 @@ def test_two_ranks_by_hand(make_config: Callable[..., Config]) -> None:
 
 
 def test_arrays_have_the_types_that_a_batch_promises(make_config: Callable[..., Config]) -> None:
-    (batch,) = convert(make_config(), [finished(i, [3, 4]) for i in range(8)])
+    (batch,) = convert(make_config(), [finished(i, [3, 4], teacher_log_probs=[-1, -2]) for i in range(8)])
     types = {name: getattr(batch, name).dtype for name in batch.__slots__ if name.rpartition("_")[2] in ("N", "R", "T")}
     assert types == {
         "tokens_T": np.int32,
@@ -64,6 +64,7 @@ def test_arrays_have_the_types_that_a_batch_promises(make_config: Callable[..., 
         "sample_ids_N": np.int64,
         "truncated_N": np.bool_,
         "rollout_log_probs_R": np.float32,
+        "teacher_log_probs_R": np.float32,
     }
 
 
@@ -129,6 +130,15 @@ def test_without_log_probs(make_config: Callable[..., Config]) -> None:
 def test_log_probs_of_some_samples_only(make_config: Callable[..., Config]) -> None:
     samples = [finished(0, [3]), finished(1, [4], rollout_log_probs=None)]
     with pytest.raises(SampleError, match=r"1 of 2 samples carry no rollout_log_probs, the others do: sample 1 "):
+        convert(make_config(), samples)
+
+
+def test_log_probs_of_a_teacher(make_config: Callable[..., Config]) -> None:
+    samples = [finished(0, [3, 4], teacher_log_probs=[-1.0, -2.0]), finished(1, [5], teacher_log_probs=[-3.0])]
+    (batch,) = convert(make_config(), samples)
+    assert batch.teacher_log_probs_R.tolist() == [-1, -2, -3]
+    samples[1].teacher_log_probs = None
+    with pytest.raises(SampleError, match=r"1 of 2 samples carry no teacher_log_probs, the others do: sample 1 "):
         convert(make_config(), samples)
 
 

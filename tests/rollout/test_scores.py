@@ -35,6 +35,25 @@ def test_switches(make_config: Callable[..., Config]) -> None:
     assert untouched.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("estimator", "want"),
+    [
+        ("grpo", [0.86602, -0.86602, 0.86602, -0.86602]),
+        ("gspo", [0.86602, -0.86602, 0.86602, -0.86602]),
+        ("cispo", [0.86602, -0.86602, 0.86602, -0.86602]),
+        ("rloo", [2 / 3, -2 / 3, 2 / 3, -2 / 3]),
+        ("reinforce_plus_plus", [1, 0, 1, 0]),
+        ("reinforce_plus_plus_baseline", [0.5, -0.5, 0.5, -0.5]),
+    ],
+)
+def test_each_estimator(make_config: Callable[..., Config], estimator: str, want: list[float]) -> None:
+    samples = [finished(i, [3], reward=1.0 - i % 2) for i in range(4)]
+    config = make_config("--normalize-advantages", advantage_estimator=estimator)
+    raw, rewards = rewards_for_training(config, samples)
+    assert raw.tolist() == [1, 0, 1, 0]
+    assert rewards == pytest.approx(want, abs=1e-5)
+
+
 def test_reward_key(make_config: Callable[..., Config]) -> None:
     samples = [finished(0, [3], reward={"right": 1.0, "brief": 3.0}), finished(1, [3], reward={"right": 0.0})]
     raw, _ = rewards_for_training(make_config(reward_key="right"), samples)

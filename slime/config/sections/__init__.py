@@ -1,6 +1,6 @@
 """The options, one class a group."""
 
-from slime.config.sections.algorithm import Algorithm
+from slime.config.sections.algorithm import Algorithm, Distillation, OffPolicy
 from slime.config.sections.cluster import Cluster
 from slime.config.sections.data import Batches, Data
 from slime.config.sections.engine import Engine
@@ -22,6 +22,8 @@ SECTIONS = {
     "reward": Reward,
     "eval": Eval,
     "algorithm": Algorithm,
+    "off_policy": OffPolicy,
+    "distillation": Distillation,
     "engine": Engine,
     "logging": Logging,
     "debug": Debug,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Index, NonNegative, Positive, Section, option
+from slime.config.section import Count, Index, NonNegative, Positive, Section, Strings, option
 
 
 class Parallel(Section):
@@ -56,6 +56,13 @@ class Optimizer(Section):
     )
     bf16: bool = option(True, "Train in bfloat16 with float32 master weights. --no-bf16: float32 throughout.")
     seed: Index = option(1234, "Seed of the training processes.")
+    only_train_params_name_list: Strings = option(
+        (), "Train only parameters whose name, as Megatron calls them, has one of these regular expressions in it."
+    )
+    freeze_params_name_list: Strings = option((), "Do not train parameters whose name has one of these in it.")
+    recompute_loss_function: bool = option(
+        False, "Do not keep logits from the forward to the backward pass; compute them again there."
+    )
     log_probs_chunk_size: Annotated[int, Field(ge=-1)] = option(
         -1,
         "Response tokens of a micro-batch whose logits are in memory at a time; they are then computed again in the"

@@ -1,0 +1,131 @@
+"""Rules between the options of the algorithm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slime.config.config import Config
+from slime.config.errors import Problem
+from slime.config.rules import Rules
+
+ALGORITHM = Rules()
+reads = ALGORITHM.reads
+
+
+@reads("use_kl_loss", "kl_coef", "ref_load")
+def _kl_has_a_reference(c: Config) -> Iterator[Problem]:
+    if c.ref_load is None and (c.use_kl_loss or c.kl_coef):
+        option = "--use-kl-loss" if c.use_kl_loss else "--kl-coef"
+        yield Problem(option, "needs a reference model", "add --ref-load DIR, often the same as --hf-checkpoint")
+
+
+@reads("kl_coef", "kl_loss_coef")
+def _kl_counts_once(c: Config) -> Iterator[Problem]:
+    if c.kl_coef and c.kl_loss_coef:
+        yield Problem(
+            "--kl-coef, --kl-loss-coef", "exclude each other: the KL would count twice", "set one of them to 0"
+        )
+
+
+@reads("use_kl_loss", "kl_coef", "ref_update_interval")
+def _what_is_updated_is_there(c: Config) -> Iterator[Problem]:
+    if c.ref_update_interval is not None and not (c.use_kl_loss or c.kl_coef):
+        yield Problem(
+            "--ref-update-interval", "there is no reference that anything is compared with", "add --use-kl-loss"
+        )
+
+
+@reads("advantage_estimator", "normalize_advantages", "gamma", "eps_clip_c", "loss_type")
+def _estimator_fits(c: Config) -> Iterator[Problem]:
+    if c.loss_type != "policy_loss":
+        return
+    if c.advantage_estimator.startswith("reinforce_plus_plus") and not c.normalize_advantages:
+        yield Problem(
+            "--advantage-estimator",
+            f"{c.advantage_estimator} is made for advantages of zero mean and unit variance",
+            "add --normalize-advantages",
+        )
+    if c.gamma != 1 and c.advantage_estimator != "reinforce_plus_plus":
+        yield Problem(
+            "--gamma", f"{c.advantage_estimator} does not discount", "only reinforce_plus_plus does: leave it out"
+        )
+    if c.eps_clip_c is not None and c.advantage_estimator == "cispo":
+        yield Problem("--eps-clip-c", "cispo has no dual clip: its weights are bounded as it is", "leave it out")
+
+
+@reads("loss_type", "custom_loss_function_path", "disable_compute_advantages_and_returns", "log_probs_chunk_size")
+def _custom_loss_is_there(c: Config) -> Iterator[Problem]:
+    custom = "--loss-type custom_loss"
+    if c.loss_type == "custom_loss":
+        if c.custom_loss_function_path is None:
+            yield Problem(custom, "needs a function", "add --custom-loss-function-path MODULE.FUNCTION")
+        if c.log_probs_chunk_size > 0:
+            yield Problem(
+                "--log-probs-chunk-size", "a custom loss is given all logits of a micro-batch at once", "leave it out"
+            )
+        return
+    if c.custom_loss_function_path is not None:
+        yield Problem("--custom-loss-function-path", f"is not used by --loss-type {c.loss_type}", f"add {custom}")
+    if c.disable_compute_advantages_and_returns and c.loss_type == "policy_loss":
+        yield Problem(
+            "--disable-compute-advantages-and-returns",
+            "the policy loss is made of advantages",
+            f"leave it out, or bring a loss of your own: {custom}",
+        )
+
+
+@reads("use_rollout_logprobs", "use_tis", "use_mis", "custom_tis_function_path", "get_mismatch_metrics")
+def _one_correction(c: Config) -> Iterator[Problem]:
+    given = [name for name, on in (("--use-tis", c.use_tis), ("--use-mis", c.use_mis)) if on]
+    if len(given) > 1:
+        yield Problem(", ".join(given), "exclude each other: the weight would count twice", "leave one of them out")
+    if given and c.use_rollout_logprobs:
+        yield Problem(
+            f"{given[0]}, --use-rollout-logprobs",
+            "exclude each other: with the engine's log-probs as the old ones, the ratio corrects already",
+            "leave one of them out",
+        )
+    if c.custom_tis_function_path is not None and c.use_mis:
+        yield Problem("--custom-tis-function-path, --use-mis", "exclude each other", "leave one of them out")
+    elif c.custom_tis_function_path is not None and not (c.use_tis or c.get_mismatch_metrics):
+        yield Problem(
+            "--custom-tis-function-path",
+            "is not used",
+            "add --use-tis to correct by it, or --get-mismatch-metrics to measure by it",
+        )
+
+
+@reads("tis_clip", "tis_clip_low", "mis_clip", "mis_clip_low")
+def _ranges_are_not_empty(c: Config) -> Iterator[Problem]:
+    for kind in ("tis", "mis"):
+        low, high = getattr(c, f"{kind}_clip_low"), getattr(c, f"{kind}_clip")
+        if low >= high:
+            yield Problem(f"--{kind}-clip-low", f"{low} is not below --{kind}-clip {high}", "weights are cut to between")
+
+
+@reads("use_opd", "opd_type", "opd_teacher_load")
+def _teacher_is_there(c: Config) -> Iterator[Problem]:
+    if not c.use_opd:
+        if c.opd_type is not None or c.opd_teacher_load is not None:
+            option = "--opd-type" if c.opd_type is not None else "--opd-teacher-load"
+            yield Problem(option, "is not used without distillation", "add --use-opd")
+    elif c.opd_type is None:
+        yield Problem("--use-opd", "where do the teacher's log-probs come from?", "give --opd-type sglang or megatron")
+    elif c.opd_type == "megatron" and c.opd_teacher_load is None:
+        yield Problem("--opd-type", "megatron needs the teacher's weights", "add --opd-teacher-load DIR")
+    elif c.opd_type == "sglang" and c.opd_teacher_load is not None:
+        yield Problem(
+            "--opd-teacher-load", "with --opd-type sglang the rollout brings the log-probs", "leave one of them out"
+        )
+
+
+@reads("only_train_params_name_list", "freeze_params_name_list")
+def _patterns_are_patterns(c: Config) -> Iterator[Problem]:
+    for option in ("only_train_params_name_list", "freeze_params_name_list"):
+        for pattern in getattr(c, option):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                flag = "--" + option.replace("_", "-")
+                yield Problem(flag, f"{pattern!r} is not a regular expression: {error}", "e.g. 'mlp.experts'")

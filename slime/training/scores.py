@@ -1,0 +1,75 @@
+"""Log-probs that stay fixed while a rollout is trained on: under the policy of before, the reference, the teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from torch import Tensor
+
+from slime.config import Config
+from slime.training.build import Model
+from slime.training.forward import Scores, Scoring, run
+from slime.training.packing import MicroBatch
+from slime.training.report import Report
+
+
+def frozen_models(config: Config) -> dict[str, str]:
+    """Models besides the policy whose log-probs are needed, by the prefix of these: the directory of each.
+
+    Raises:
+        ValueError: one that is needed has no directory.
+    """
+    models: dict[str, str | None] = {}
+    if config.loss_type != "sft_loss":
+        if config.use_kl_loss or config.kl_coef > 0:
+            models["ref"] = config.ref_load
+        if config.use_opd and config.opd_type == "megatron":
+            models["teacher"] = config.opd_teacher_load
+    if "ref" in models and models["ref"] is None:
+        raise ValueError(
+            "--use-kl-loss and --kl-coef compare with a reference model: give its directory with --ref-load"
+        )
+    if "teacher" in models and models["teacher"] is None:
+        raise ValueError(
+            "--opd-type megatron asks a teacher in the trainer: give its directory with --opd-teacher-load"
+        )
+    return models
+
+
+class FixedScores:
+    """Fills `log_probs_R`, `ref_log_probs_R` and `teacher_log_probs_R` of micro-batches, as far as they are needed."""
+
+    def __init__(self, config: Config, model: Model, scoring: Scoring) -> None:
+        self.model, self.scoring = model, scoring
+        self.own = not config.use_rollout_logprobs or config.get_mismatch_metrics
+        self.own_extras = ("entropy",) if config.use_rollout_entropy else ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Fields of a micro-batch that are filled, without their suffix."""
+        own = ("log_probs", *self.own_extras) if self.own else self.own_extras
+        return (*(f"{name}_log_probs" for name in self.model.frozen), *own)
+
+    def fill(self, batches: Sequence[MicroBatch], report: Report) -> None:
+        for name in self.model.frozen:
+            with report.clock(f"{name}_log_probs"):
+                for batch, scores in zip(batches, self._scores(batches, name), strict=True):
+                    setattr(batch, f"{name}_log_probs_R", scores.get("log_probs"))
+        if self.own or self.own_extras:
+            with report.clock("log_probs"):
+                for batch, scores in zip(batches, self._scores(batches, None), strict=True):
+                    batch.log_probs_R = scores.get("log_probs") if self.own else None
+                    batch.entropy_R = scores.get("entropy")
+
+    def _scores(self, batches: Sequence[MicroBatch], name: str | None) -> list[Scores]:
+        """Under a frozen model or, for None, the policy. {} for each on all but the last pipeline stage."""
+        chunks = self.model.chunks
+        with self.model.frozen[name].in_place(chunks) if name else nullcontext():
+            extras = () if name else self.own_extras
+            return run(chunks, batches, self.scoring, extras=extras) or [{} for _ in batches]
+
+
+def old_log_probs(config: Config, batch: MicroBatch) -> Tensor:
+    """Of the policy that the ratio compares with; they stay the same over the steps of a rollout."""
+    return batch.rollout_log_probs_R if config.use_rollout_logprobs else batch.log_probs_R
