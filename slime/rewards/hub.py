@@ -8,21 +8,17 @@ naming the sample.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import pkgutil
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slime.rewards.errors import RewardError
-from slime.rewards.exact_match import exact_match
-from slime.rewards.random_reward import random_reward
+from slime.rewards.catalogue import GRADERS, judged
+from slime.rewards.errors import RewardError, RewardFailure
 from slime.rewards.score import score
+from slime.rewards.threads import in_thread
 
 Reward = float | dict[str, Any]
-
-BUILT_IN: dict[str, Callable[[Any, Any], float]] = {"exact_match": exact_match, "random": random_reward}
 
 
 async def grade(args: Any, sample: Any, *, evaluation: bool = False) -> Reward:
@@ -30,7 +26,7 @@ async def grade(args: Any, sample: Any, *, evaluation: bool = False) -> Reward:
     if args.custom_rm_path:
         reward = await call_custom(args, sample, sample.name)
     else:
-        reward = built_in(args, sample)(args, sample)
+        reward = (await judged(args, sample, rm_type_of(args, sample))).reward
     score(sample.name, reward, reward_key(args, evaluation))
     return reward
 
@@ -59,14 +55,13 @@ async def grade_group(args: Any, samples: Sequence[Any], *, evaluation: bool = F
     return rewards
 
 
-def built_in(args: Any, sample: Any) -> Callable[[Any, Any], float]:
+def rm_type_of(args: Any, sample: Any) -> str:
     rm_type = (sample.metadata or {}).get("rm_type") or args.rm_type
-    known = ", ".join(BUILT_IN)
     if rm_type is None:
-        raise RewardError(f"{sample.name}: nothing says how to grade it; give --rm-type ({known}) or --custom-rm-path")
-    if rm_type not in BUILT_IN:
-        raise RewardError(f"{sample.name}: there is no reward type {rm_type!r}, only {known}")
-    return BUILT_IN[rm_type]
+        raise RewardError(
+            f"{sample.name}: nothing says how to grade it; give --rm-type ({', '.join(GRADERS)}) or --custom-rm-path"
+        )
+    return rm_type
 
 
 def reward_key(args: Any, evaluation: bool) -> str | None:
@@ -83,8 +78,8 @@ async def call_custom(args: Any, subject: Any, name: str) -> Any:
             return await call
     except Exception as error:
         if timer.expired():
-            raise RewardError(f"{name}: {path} did not return within {deadline:g} s (--rm-timeout)") from error
-        raise RewardError(f"{name}: {path} raised {type(error).__name__}: {error}") from error
+            raise RewardFailure(f"{name}: {path} did not return within {deadline:g} s (--rm-timeout)") from error
+        raise RewardFailure(f"{name}: {path} raised {type(error).__name__}: {error}") from error
 
 
 def load(path: str) -> Callable[..., Any]:
@@ -95,30 +90,3 @@ def load(path: str) -> Callable[..., Any]:
     if not callable(function):
         raise RewardError(f"--custom-rm-path {path}: is not a function but {function!r}")
     return function
-
-
-async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Runs a plain function in a daemon thread, which ends with the process even when the function never returns."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def settle(result: Any, error: Exception | None) -> None:
-        if not done.done():  # the caller may have given up
-            done.set_result((result, error))
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = function(*args)
-        except Exception as raised:
-            error = raised
-        except BaseException as raised:  # sys.exit() in a reward ends the reward, not the rollout without a word
-            error = RuntimeError(repr(raised))
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, name="reward", daemon=True).start()
-    result, error = await done
-    if error is not None:
-        raise error
-    return await result if inspect.isawaitable(result) else result

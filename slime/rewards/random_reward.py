@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from slime.rewards.verdict import Verdict
 
-def random_reward(args: Any, sample: Any) -> float:
+
+def random_reward(args: Any, sample: Any) -> Verdict:
     """Depends on --rollout-seed and the sample's numbers alone, not on the order in which samples are graded."""
-    return float(
-        random.Random(f"{args.rollout_seed}/{sample.rollout_id}/{sample.group_index}/{sample.index}").getrandbits(1)
-    )
+    seed = f"{args.rollout_seed}/{sample.rollout_id}/{sample.group_index}/{sample.index}"
+    return Verdict(float(random.Random(seed).getrandbits(1)), "by chance")

@@ -1,0 +1,155 @@
+"""Grades by hand: python -m slime.rewards grade --type math --response 'so \\boxed{4}' --label 4
+
+One response, and the score and why are said in a line; or a file of them, and there is one JSON object a line, in the
+order of the file. Nothing is graded when a line of the file is not sound: all such lines are named, and the exit
+status is 2. It is 1 when a grader cannot grade one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slime.rewards.catalogue import GRADERS, judged
+from slime.rewards.errors import RewardError
+from slime.rewards.verdict import Verdict
+
+AT_ONCE = 64
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a grader looks at of a sample."""
+
+    name: str
+    response: str
+    label: Any
+    metadata: dict[str, Any] = field(default_factory=dict)
+    prompt: Any = ""
+    status: str = "completed"
+    index: int = 0
+    group_index: int = 0
+    rollout_id: int = 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        cases = list(of_file(args.file)) if args.file else [of_arguments(args)]
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    write = write_json if args.file else write_text
+    try:
+        asyncio.run(grade_all(args, cases, write))
+    except RewardError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # of `| head`
+        sys.stderr.close()
+    return 0
+
+
+async def grade_all(args: Any, cases: list[Case], write: Any) -> None:
+    """Several at once, written in order as soon as they are there."""
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(case: Case) -> Verdict:
+        async with limit:
+            return await judged(args, case, case.metadata.get("rm_type") or args.type)
+
+    tasks = [asyncio.create_task(one(case)) for case in cases]
+    try:
+        for task in tasks:
+            write(await task)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def write_json(verdict: Verdict) -> None:
+    print(json.dumps({"score": verdict.score, "reason": verdict.reason, **verdict.extra}), flush=True)
+
+
+def write_text(verdict: Verdict) -> None:
+    print(f"{verdict.score:g}: {verdict.reason}")
+
+
+def of_arguments(args: argparse.Namespace) -> Case:
+    if args.response is None:
+        raise ValueError("what is to be graded? Give --response and --label, or --file")
+    return Case("the response", args.response, args.label, args.metadata or {}, args.prompt)
+
+
+def of_file(path: Path) -> Iterator[Case]:
+    """The lines of a file. Raises ValueError that lists those that are not sound."""
+    problems: list[str] = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                yield of_line(where, line)
+            except ValueError as error:
+                problems.append(f"{where}: {error}")
+    if problems:
+        more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        raise ValueError("\n".join(problems[:SHOWN] + more))
+
+
+def of_line(where: str, line: str) -> Case:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(entry, dict):
+        raise ValueError(f"a JSON object is wanted, with `response` and `label`, not {line.strip()[:80]}")
+    if not isinstance(entry.get("response"), str):
+        raise ValueError(f"`response` is not a text; the keys are {', '.join(entry) or 'none'}")
+    metadata = entry.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise ValueError(f"`metadata` is not an object but {metadata!r:.80}")
+    return Case(where, entry["response"], entry.get("label"), metadata, entry.get("prompt") or "")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m slime.rewards", description=__doc__.partition(":")[0])
+    grade = parser.add_subparsers(required=True, metavar="grade").add_parser(
+        "grade", help="say the score of a response, or of a file of them, and why"
+    )
+    grade.add_argument("--type", required=True, help=f"as --rm-type: {', '.join(GRADERS)}, boxed_ before any of them")
+    grade.add_argument("--response", help="what was said")
+    grade.add_argument("--label", help="what is right")
+    grade.add_argument("--prompt", default="", help="what was asked; one that ends in <think> opens the thinking")
+    grade.add_argument("--metadata", type=_object, help="JSON object, as the sample's metadata")
+    grade.add_argument("--file", type=Path, help="JSON lines of `response`, `label`, and if need be `metadata`, `prompt`")
+    grade.add_argument("--rm-url", help="where a reward service is")
+    grade.add_argument("--rm-timeout", type=float, default=300, help="seconds that it may take")
+    grade.add_argument("--rm-judge-model", default="default", help="the model that judges")
+    grade.add_argument("--rm-judge-prompt", type=Path, help="file of the question put to the judge")
+    grade.add_argument("--reward-key", help="key of a service's reward")
+    grade.add_argument("--rollout-seed", type=int, default=42, help="of --type random")
+    return parser
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"not a JSON object: {text}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

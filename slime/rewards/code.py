@@ -1,0 +1,88 @@
+"""--rm-type code: the program in the response passes all tests, run in a sandbox.
+
+Tests are metadata["tests"], else the label: a list of {"input": ..., "output": ...}, each one run of the program from
+standard input to standard output; or Python text, run after the program, that raises where it is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from slime.rewards import sandbox
+from slime.rewards.errors import RewardError
+from slime.rewards.final_answer import after_thinking
+from slime.rewards.label import label_of
+from slime.rewards.verdict import Verdict, right, wrong
+
+SECONDS = 10.0  # a test
+MOST_SECONDS = 60.0  # all tests of an answer
+_BLOCK = re.compile(r"```(?:[Pp]ython3?|py)?[ \t]*\n(.*?)```", re.DOTALL)
+# The word is read after the program ran, so that it can't end early with success; the tests are its last act.
+_WITH_TESTS = """\
+import sys
+names = {{"__name__": "solution"}}
+exec(compile({program!r}, "answer.py", "exec"), names)
+word = sys.stdin.readline().strip()
+exec(compile({tests!r}, "tests.py", "exec"), names)
+sys.__stdout__.write("\\n" + word)
+sys.__stdout__.flush()
+"""
+
+
+async def code(args: Any, sample: Any) -> Verdict:
+    """1 when every test passes, else 0 and the first that does not. The last fenced block is the program."""
+    tests = (sample.metadata or {}).get("tests") or label_of(sample)
+    said = after_thinking(sample.response, sample.prompt)
+    if said is None:
+        return wrong("the thinking does not end")
+    blocks = _BLOCK.findall(said)
+    if not blocks:
+        return wrong("there is no fenced block of Python")
+    run = _against_text if isinstance(tests, str) else _against_cases
+    return await asyncio.get_running_loop().run_in_executor(_threads(), run, sample.name, blocks[-1], tests)
+
+
+def _against_text(name: str, program: str, tests: str) -> Verdict:
+    word = secrets.token_hex(16)
+    ran = sandbox.run(_WITH_TESTS.format(program=program, tests=tests), word + "\n", SECONDS)
+    if ran.status == 0 and ran.output.endswith("\n" + word):
+        return right(f"passes the tests ({sandbox.isolation()})")
+    return wrong(_why(ran, "the tests"))
+
+
+def _against_cases(name: str, program: str, tests: Any) -> Verdict:
+    if not isinstance(tests, list) or not all(isinstance(t, dict) and {"input", "output"} <= t.keys() for t in tests):
+        raise RewardError(f'{name}: tests are a list of {{"input": ..., "output": ...}} or Python text: {tests!r:.200}')
+    left = MOST_SECONDS
+    for number, test in enumerate(tests, 1):
+        ran = sandbox.run(program, str(test["input"]), min(SECONDS, left))
+        left -= ran.seconds
+        if ran.status != 0:
+            return wrong(_why(ran, f"test {number} of {len(tests)}"))
+        if _lines(ran.output) != _lines(str(test["output"])):
+            return wrong(f"test {number} of {len(tests)}: printed {ran.output.strip()[:200]!r}")
+        if left <= 0 and number < len(tests):
+            return wrong(f"{number} of {len(tests)} tests took {MOST_SECONDS:g} s")
+    return right(f"passes {len(tests)} tests ({sandbox.isolation()})")
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def _why(ran: sandbox.Ran, what: str) -> str:
+    if ran.status is None:
+        return f"{what}: took longer than {ran.seconds:.0f} s"
+    last = ran.errors.strip().rsplit("\n", 1)[-1][:200] if ran.errors.strip() else "it left before the tests"
+    return f"{what}: status {ran.status}: {last}"
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))), "code")

@@ -1,0 +1,62 @@
+"""Asking a reward service over HTTP: JSON to it, JSON back.
+
+Held: 429, 5xx and lost connections are tried again, backing off, until --rm-timeout; any other status fails at once,
+with the service's words; no proxy is used; an answer is bounded in size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import weakref
+from typing import Any
+
+import aiohttp
+
+from slime.rewards.errors import RewardError, RewardFailure
+
+AT_ONCE = 128
+FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0  # seconds
+MOST_BYTES = 16 << 20
+
+_at_once: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+
+async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
+    """What the service at --rm-url + `path` answers about the sample called `name`. Raises RewardFailure."""
+    if not args.rm_url:
+        raise RewardError(f"{name}: a reward service is asked, but where is it? Give --rm-url")
+    url = args.rm_url.rstrip("/") + path if path else args.rm_url
+    limit = _at_once.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
+    wait, last = FIRST_WAIT, "no answer"
+    try:
+        async with limit, asyncio.timeout(args.rm_timeout), aiohttp.ClientSession() as session:
+            while True:
+                try:
+                    async with session.post(url, json=body) as answer:
+                        content = await _read(answer)
+                        if answer.ok:
+                            return json.loads(content)
+                        last = f"{answer.status} {answer.reason}: {content[:500].decode(errors='replace')}"
+                        if answer.status != 429 and answer.status < 500:
+                            raise RewardFailure(f"{name}: reward service {url}: {last}")
+                except ValueError as error:  # json's error, and that of too long an answer
+                    raise RewardFailure(f"{name}: reward service {url}: its answer is no JSON: {error}") from error
+                except (aiohttp.ClientError, OSError) as error:
+                    last = str(error) or type(error).__name__
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+                wait = min(2 * wait, LONGEST_WAIT)
+    except TimeoutError as error:
+        raise RewardFailure(
+            f"{name}: reward service {url}: no reward within {args.rm_timeout:g} s (--rm-timeout); last: {last}"
+        ) from error
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    content = bytearray()
+    async for chunk in answer.content.iter_chunked(1 << 16):
+        content += chunk
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
+    return bytes(content)

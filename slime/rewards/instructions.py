@@ -1,0 +1,211 @@
+"""--rm-type ifbench: whether a response follows instructions that a program can check (IFEval, arXiv:2311.07911).
+
+metadata["instruction_id_list"] names them, metadata["kwargs"] has a dict of arguments for each, as in IFEval's files.
+Checked are the instructions of CHECKS; another is an error, never skipped. `language:response_language` is not among
+them: it would take a model to tell languages apart.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from slime.rewards.errors import RewardError
+from slime.rewards.final_answer import after_thinking
+from slime.rewards.verdict import Verdict, right, wrong
+
+Check = Callable[..., bool]
+CHECKS: dict[str, Check] = {}
+
+
+def ifbench(args: Any, sample: Any) -> Verdict:
+    """1 when every instruction is followed, else 0 and those that are not."""
+    metadata = sample.metadata or {}
+    names = metadata.get("instruction_id_list")
+    if not names:
+        raise RewardError(f'{sample.name}: ifbench checks metadata["instruction_id_list"], which is not there')
+    arguments = metadata.get("kwargs") or [{}] * len(names)
+    if len(arguments) != len(names):
+        raise RewardError(f"{sample.name}: {len(names)} instructions, but kwargs for {len(arguments)}")
+    if unknown := sorted(set(names) - CHECKS.keys()):
+        raise RewardError(f"{sample.name}: no check for the instructions {', '.join(unknown)}; there are: {_known()}")
+    said = after_thinking(sample.response, sample.prompt)
+    if said is None:
+        return wrong("the thinking does not end")
+    if not said:
+        return wrong("the response is empty")
+    broken = []
+    for name, given in zip(names, arguments, strict=True):
+        given = {key: value for key, value in (given or {}).items() if value is not None}
+        try:
+            if not CHECKS[name](said, **given):
+                broken.append(name)
+        except TypeError as error:
+            raise RewardError(f"{sample.name}: kwargs of the instruction {name}: {error}") from error
+    return wrong(f"not followed: {', '.join(broken)}") if broken else right(f"followed all {len(names)}")
+
+
+def check(name: str) -> Callable[[Check], Check]:
+    def enter(function: Check) -> Check:
+        CHECKS[name] = function
+        return function
+
+    return enter
+
+
+def _known() -> str:
+    return ", ".join(sorted(CHECKS))
+
+
+def _compare(count: int, relation: str, wanted: int) -> bool:
+    if relation not in ("at least", "less than"):
+        raise TypeError(f"relation {relation!r} is neither 'at least' nor 'less than'")
+    return count >= wanted if relation == "at least" else count < wanted
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+(?:[-'’]\w+)*", text)
+
+
+def _occurrences(text: str, phrase: str) -> int:
+    """As whole words, whatever their case."""
+    return len(re.findall(rf"(?<!\w){re.escape(phrase)}(?!\w)", text, re.IGNORECASE))
+
+
+@check("keywords:existence")
+def _existence(text: str, keywords: list[str]) -> bool:
+    return all(_occurrences(text, keyword) for keyword in keywords)
+
+
+@check("keywords:forbidden_words")
+def _forbidden(text: str, forbidden_words: list[str]) -> bool:
+    return not any(_occurrences(text, word) for word in forbidden_words)
+
+
+@check("keywords:frequency")
+def _frequency(text: str, keyword: str, frequency: int, relation: str = "at least") -> bool:
+    return _compare(_occurrences(text, keyword), relation, frequency)
+
+
+@check("keywords:letter_frequency")
+def _letter_frequency(text: str, letter: str, let_frequency: int, let_relation: str = "at least") -> bool:
+    return _compare(Counter(text.lower())[letter.lower()], let_relation, let_frequency)
+
+
+@check("length_constraints:number_words")
+def _number_words(text: str, num_words: int, relation: str = "at least") -> bool:
+    return _compare(len(_words(text)), relation, num_words)
+
+
+@check("length_constraints:number_sentences")
+def _number_sentences(text: str, num_sentences: int, relation: str = "at least") -> bool:
+    sentences = [part for part in re.split(r"(?<=[.!?])[\"')\]]*\s+", text.strip()) if _words(part)]
+    return _compare(len(sentences), relation, num_sentences)
+
+
+@check("length_constraints:number_paragraphs")
+def _number_paragraphs(text: str, num_paragraphs: int) -> bool:
+    """Parted by the divider ***."""
+    parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
+    return all(parts[1:-1]) and len([part for part in parts if part]) == num_paragraphs
+
+
+@check("length_constraints:nth_paragraph_first_word")
+def _nth_paragraph(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
+    """Parted by blank lines."""
+    parts = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+    if len(parts) != num_paragraphs or not 1 <= nth_paragraph <= len(parts):
+        return False
+    words = _words(parts[nth_paragraph - 1])
+    return bool(words) and words[0].lower() == first_word.lower()
+
+
+@check("detectable_content:number_placeholders")
+def _placeholders(text: str, num_placeholders: int) -> bool:
+    return len(re.findall(r"\[[^\[\]]+\]", text)) >= num_placeholders
+
+
+@check("detectable_content:postscript")
+def _postscript(text: str, postscript_marker: str = "P.S.") -> bool:
+    """A line that begins with the marker and says something."""
+    return re.search(rf"^\s*{re.escape(postscript_marker)}\s*\S", text, re.IGNORECASE | re.MULTILINE) is not None
+
+
+@check("detectable_format:number_bullet_lists")
+def _bullets(text: str, num_bullets: int) -> bool:
+    return len(re.findall(r"^\s*(?:\*(?!\*)|-(?!-))\s*\S", text, re.MULTILINE)) == num_bullets
+
+
+@check("detectable_format:constrained_response")
+def _constrained(text: str) -> bool:
+    return text.strip() in ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+
+
+@check("detectable_format:number_highlighted_sections")
+def _highlighted(text: str, num_highlights: int) -> bool:
+    return len(re.findall(r"\*\*[^\n*]*\w[^\n*]*\*\*|(?<!\*)\*[^\n*]*\w[^\n*]*\*(?!\*)", text)) >= num_highlights
+
+
+@check("detectable_format:multiple_sections")
+def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
+    return len(re.findall(rf"\b{re.escape(section_spliter)}\s?\d+", text)) >= num_sections
+
+
+@check("detectable_format:json_format")
+def _json(text: str) -> bool:
+    text = re.sub(r"^```(?:json)?\s*|\s*```$", "", text.strip(), flags=re.IGNORECASE)
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@check("detectable_format:title")
+def _title(text: str) -> bool:
+    return any(title.strip("<> ") for title in re.findall(r"<<[^\n<>]+>>", text))
+
+
+@check("combination:two_responses")
+def _two_responses(text: str) -> bool:
+    parts = [part.strip() for part in text.split("******")]
+    return len(parts) == 2 and all(parts) and parts[0] != parts[1]
+
+
+@check("combination:repeat_prompt")
+def _repeats(text: str, prompt_to_repeat: str) -> bool:
+    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
+
+
+@check("startend:end_checker")
+def _ends(text: str, end_phrase: str) -> bool:
+    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+
+
+@check("startend:quotation")
+def _quoted(text: str) -> bool:
+    text = text.strip()
+    return len(text) > 1 and text[0] == text[-1] == '"'
+
+
+@check("change_case:capital_word_frequency")
+def _capital_words(text: str, capital_frequency: int, capital_relation: str = "at least") -> bool:
+    return _compare(sum(word.isupper() for word in _words(text)), capital_relation, capital_frequency)
+
+
+@check("change_case:english_capital")
+def _capitals(text: str) -> bool:
+    return text.isupper()
+
+
+@check("change_case:english_lowercase")
+def _lower_case(text: str) -> bool:
+    return text.islower()
+
+
+@check("punctuation:no_comma")
+def _no_comma(text: str) -> bool:
+    return "," not in text

@@ -1,0 +1,62 @@
+"""--rm-type math, deepscaler: the final answer, in a box if there is one, is the label by mathematics.
+
+A wrong answer passed is worse than a right one missed: what is not shown to be equal is wrong, and so is an answer that
+offers several, was only thought, or takes longer than five seconds to compare.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated
+from slime.rewards.label import label_of
+from slime.rewards.math_compare import same_literally
+from slime.rewards.verdict import Verdict, right, wrong
+from slime.rewards.workers import WorkerDied, workers
+
+
+async def math(args: Any, sample: Any) -> Verdict:
+    """1 when the last \\boxed{} after the thinking, else the answer stated by the last line, equals the label.
+
+    Labels may be boxed as well; a list of labels is one of several answers that are right.
+    """
+    said = after_thinking(sample.response, sample.prompt)
+    if said is None:
+        return wrong("the thinking does not end")
+    if has_box(said):
+        answer = last_boxed(said)
+        if answer is None:
+            return wrong(r"the last \boxed{ is not closed")
+    else:
+        answer = stated(said)
+        if answer is None:
+            return wrong(r"there is no \boxed{} and the last line states no answer")
+    return await compare(answer, label_of(sample))
+
+
+async def compare(answer: str, label: Any) -> Verdict:
+    labels = label if isinstance(label, list) else [label]
+    reasons = []
+    for one in labels:
+        equal, reason = await _same(answer, _text_of(one))
+        if equal:
+            return right(reason)
+        reasons.append(reason)
+    return wrong("; ".join(reasons))
+
+
+async def _same(answer: str, label: str) -> tuple[bool, str]:
+    decided = same_literally(answer, label)
+    if decided is not None:
+        return decided
+    try:
+        equal, reason = await workers().run("slime.rewards.math_compare:same", answer, label)
+    except WorkerDied as death:
+        return False, f"comparing {answer:.80} with {label:.80} {death}"
+    return equal, reason
+
+
+def _text_of(label: Any) -> str:
+    label = str(label)
+    boxed = last_boxed(label)
+    return label if boxed is None else boxed

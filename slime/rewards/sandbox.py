@@ -1,0 +1,126 @@
+"""Runs a Python program that nobody trusts: bounded in time, memory, file size and processes, and cut off.
+
+Held: when `run` returns, no process of the program is left; its output is bounded. Where the kernel allows namespaces,
+there is no network, no other process and no file that can be written but its own; `isolation` says whether it does. The
+program may read whatever files this user may.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import IO
+
+MEMORY = 1 << 30  # bytes of address space
+FILE_SIZE = 16 << 20  # bytes, of any file and of the output
+PROCESSES = 256  # of this user, which root is not held to
+_NAMESPACES = ("--user", "--map-root-user", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child")
+# What becomes of the process before it becomes the program. It ends in a second namespace of users, in which nothing
+# that was done to the mounts can be undone.
+_ENTER = """\
+import ctypes, os, resource, sys
+folder, given, unshare = sys.argv[1:4]
+program = sys.stdin.buffer.read()
+os.dup2(int(given), 0)
+os.close(int(given))
+if unshare:
+    libc = ctypes.CDLL(None, use_errno=True)
+    read_only = (ctypes.c_uint64 * 4)(1)
+    mounted = libc.syscall(442, -100, b"/", 0x8000, read_only, ctypes.sizeof(read_only)) == 0
+    for place in (b"/proc", folder.encode()):
+        mounted = mounted and libc.mount(b"tmpfs", place, b"tmpfs", 0, b"size=64m") == 0
+    if not mounted:
+        sys.exit("mount: " + os.strerror(ctypes.get_errno()))
+os.chdir(folder)
+with open("program.py", "wb") as file:
+    file.write(program)
+for name, limit in zip(("CPU", "AS", "FSIZE", "NPROC", "CORE", "NOFILE"), map(int, sys.argv[4:10])):
+    number = getattr(resource, "RLIMIT_" + name)
+    hard = resource.getrlimit(number)[1]
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(number, (limit, limit))
+if unshare and libc.unshare(0x10000000) != 0:
+    sys.exit("unshare: " + os.strerror(ctypes.get_errno()))
+os.execv(sys.executable, [sys.executable, "-I", folder + "/program.py"])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """`status` as of subprocess, None when the time was up. Output is decoded, at most FILE_SIZE bytes of it."""
+
+    status: int | None
+    output: str
+    errors: str
+    seconds: float
+
+
+def run(program: str, stdin: str, seconds: float) -> Ran:
+    """Runs the text of a program in an empty directory of its own, for at most `seconds` of the clock."""
+    return _run(program, stdin, seconds, _unshare())
+
+
+def isolation() -> str:
+    """What programs are cut off from here, for people."""
+    limits = "time, memory and file size limited"
+    if _unshare():
+        return f"{limits}; no network, no other processes, no files to write but its own"
+    return f"{limits}; NOT CUT OFF from network, files and processes, as this machine does not let us unshare"
+
+
+def _run(program: str, stdin: str, seconds: float, unshare: str | None) -> Ran:
+    with (
+        tempfile.TemporaryDirectory(prefix="slime-code-") as folder,
+        _file(program) as text,
+        _file(stdin) as given,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        limits = (int(seconds) + 1, MEMORY, FILE_SIZE, PROCESSES, 0, 64)
+        command = [sys.executable, "-I", "-S", "-c", _ENTER, folder, str(given.fileno()), unshare or ""]
+        start = time.monotonic()
+        process = subprocess.Popen(
+            [*((unshare, *_NAMESPACES) if unshare else ()), *command, *map(str, limits)],
+            env={"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8"},
+            stdin=text,
+            stdout=output,
+            stderr=errors,
+            pass_fds=[given.fileno()],
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return Ran(status, _text(output), _text(errors), time.monotonic() - start)
+
+
+@cache
+def _unshare() -> str | None:
+    """The command that enters namespaces, if this machine lets us do all that is asked of it."""
+    unshare = shutil.which("unshare")
+    return unshare if unshare and _run("print('in')", "", 30, unshare).output == "in\n" else None
+
+
+def _file(text: str) -> IO[bytes]:
+    file = tempfile.TemporaryFile()
+    file.write(text.encode(errors="replace"))
+    file.seek(0)
+    return file
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(FILE_SIZE).decode(errors="replace")

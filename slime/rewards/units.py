@@ -1,0 +1,65 @@
+"""Units after a number: "5 cm", "5\\text{ cm}^2", "90^\\circ", "\\$5", "5 apples" is none of them.
+
+Held: a unit that one side leaves out is no difference; two different units are, even where they could be converted.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slime.rewards.math_text import plain_words
+
+_NAMES = {
+    "length": "mm millimeter millimetre|cm centimeter centimetre|dm|m meter metre|km kilometer kilometre|in inch inche"
+    "|ft foot feet|yd yard|mi mile|nm|light-year",
+    "mass": "mg milligram|g gram|kg kilogram|lb pound|oz ounce|ton tonne",
+    "time": "s sec second|ms millisecond|min minute|h hr hour|day|week|month|year yr",
+    "other": "degree deg|rad radian|dollar USD|cent|euro €|£|L l liter litre|ml mL milliliter millilitre|N newton"
+    "|J joule|kJ|W watt|kW|V volt|A ampere|Hz hertz|kHz|MHz|Pa pascal|kPa|K kelvin|mol mole|mph"
+    "|unit|square_unit|cubic_unit|people person|way",
+}  # fmt: skip
+_CANONICAL = {
+    name.replace("_", " "): names.split()[0].replace("_", " ")
+    for kind in _NAMES.values()
+    for names in kind.split("|")
+    for name in names.split()
+}
+_SPLIT = re.compile(r"(?P<value>.*?[\d})\]!.])(?P<space>\s*)(?P<unit>\^\\circ\s*[CF]?|(?:[A-Za-z€£][A-Za-z \-]*)(?:.*))")
+_PART = re.compile(r"(?P<prefix>square |cubic |sq |cu )?(?P<name>[A-Za-z€£-]+)(?:\s*\^?\s*\{?(?P<power>-?[23])\}?)?")
+
+
+def split_unit(text: str) -> tuple[str, str]:
+    """(what is before the unit, the unit in one spelling), the unit "" when there is none that is known."""
+    if text.startswith((r"\$", "€", "£")):
+        return text.lstrip("\\$€£ "), {"€": "euro", "£": "£"}.get(text[0], "dollar")
+    if text.endswith(r"\$"):
+        return text[:-2].strip(), "dollar"
+    was_text = re.search(r"\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{", text) is not None
+    match = _SPLIT.fullmatch(plain_words(text))
+    if match is None:
+        return text, ""
+    unit = match["unit"].strip()
+    if re.fullmatch(r"\^\\circ\s*", unit):
+        return match["value"].strip(), "degree"
+    if not (match["space"] or was_text or len(unit) > 1):
+        return text, ""
+    spelled = _spelled(unit)
+    return (match["value"].strip(), spelled) if spelled else (text, "")
+
+
+def _spelled(unit: str) -> str:
+    """ "square meters per second" -> "m^2/s"; "" for a unit that is not known."""
+    if match := re.fullmatch(r"\^\\circ\s*([CF])", unit):
+        return f"degree {match[1]}"
+    parts = []
+    for part in re.split(r"/|\bper\b", unit):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            return ""
+        name = match["name"] if len(match["name"]) <= 3 else match["name"].lower()  # mm and Mm are two things
+        known = next((_CANONICAL[n] for n in (name, name.removesuffix("s"), name.removesuffix("es")) if n in _CANONICAL), None)
+        if known is None:
+            return ""
+        power = {"square ": "2", "sq ": "2", "cubic ": "3", "cu ": "3"}.get(match["prefix"] or "", match["power"])
+        parts.append(f"{known}^{power}" if power else known)
+    return "/".join(parts)
