@@ -22,7 +22,6 @@ NOT_YET = frozenset(
     reset-optimizer-states
     use-routing-replay use-rollout-routing-replay
     opd-teacher-ckpt-step
-    rm-url
     log-multi-turn log-passrate log-reward-category log-correct-samples
     debug-train-only save-debug-rollout-data load-debug-rollout-data load-debug-rollout-data-subsample
     save-debug-train-data dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
@@ -33,11 +32,9 @@ NOT_YET = frozenset(
     """.split()
 )
 
-_GRADERS = ("deepscaler", "dapo", "math", "f1", "gpqa", "ifbench", "remote_rm")
 NOT_YET_VALUES: dict[str, frozenset[str]] = {
     "update_weight_transport": frozenset({"disk"}),
     "advantage_estimator": frozenset({"ppo"}),
-    "rm_type": frozenset({*_GRADERS, *(f"boxed_{grader}" for grader in _GRADERS)}),
 }
 
 NO_EFFECT = {

@@ -108,12 +108,32 @@ def _learning_rate_can_decay(c: Config) -> Iterator[Problem]:
         yield Problem("--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of {whole}", "warm-up is part of it")
 
 
-@reads("rm_type", "custom_rm_path", "group_rm", "label_key", "data_source_path", "custom_reward_post_process_path")
+_WITH_LABEL = {"exact_match", "math", "deepscaler", "dapo", "f1", "em"}
+_BY_SERVICE = {"remote_rm", "reward_model", "judge"}
+
+
+@reads(
+    "rm_type", "rm_url", "reward_key", "custom_rm_path", "group_rm", "label_key", "data_source_path",
+    "custom_reward_post_process_path",
+)  # fmt: skip
 def _reward_can_be_given(c: Config) -> Iterator[Problem]:
     if c.group_rm and c.custom_rm_path is None:
         yield Problem("--group-rm", "needs --custom-rm-path: built-in graders look at one sample", "leave it out")
-    if c.rm_type == "exact_match" and c.custom_rm_path is None and c.label_key is None and c.data_source_path is None:
-        yield Problem("--rm-type", "exact_match compares with a label", "name its key in the prompt file: --label-key")
+    if c.rm_type is None or c.custom_rm_path is not None:
+        return
+    grader = c.rm_type.removeprefix("boxed_")
+    if grader in _WITH_LABEL and c.label_key is None and c.data_source_path is None:
+        yield Problem("--rm-type", f"{grader} compares with a label", "name its key in the prompt file: --label-key")
+    if grader in _BY_SERVICE and c.rm_url is None:
+        yield Problem("--rm-type", f"{grader} asks a service", "say where it is: --rm-url http://host:port")
+    if grader == "dapo" and c.reward_key is None and c.custom_reward_post_process_path is None:
+        yield Problem("--rm-type", "dapo gives a dict of score, acc and pred", "say what to train on: --reward-key score")
+
+
+@reads("rm_url")
+def _reward_service_has_an_address(c: Config) -> Iterator[Problem]:
+    if c.rm_url is not None and not c.rm_url.startswith(("http://", "https://")):
+        yield Problem("--rm-url", f"{c.rm_url!r} is no address", "write it as http://host:port")
 
 
 @reads("rollout_max_context_len", "rollout_max_response_len", "rollout_max_prompt_len")

@@ -112,7 +112,9 @@ def _named(text: str) -> tuple[str, str]:
 def _without_name(a: str, b: str) -> tuple[str, str]:
     """Takes `x =` off where one side has it, or both the same."""
     (name, ours), (other, theirs) = _named(a), _named(b)
-    return (a, b) if name and other and name != other else (ours, theirs)
+    if name == other or not (name or other or "=" in ours + theirs):
+        return ours, theirs
+    return (a, b) if name and other or "=" in (theirs if name else ours) else (ours, theirs)
 
 
 def _structure(text: str) -> tuple[str, list[str]] | None:

@@ -48,6 +48,7 @@ _REWRITES = [
         (r"(?<![\\a-zA-Z])(pi|sin|cos|tan|log|ln|infty)(?![a-zA-Z])", r"\\\1"),
         (r"(?<![\\a-zA-Z])(?:inf|infinity|oo)(?![a-zA-Z])", r"\\infty"),
         (r"\+\s*\\infty", r"\\infty"),
+        (r"\\log\s*_\s*(\w)", r"\\log_{\1}"),
         (r"\*\*", "^"),
         (r"\s+", " "),
     )

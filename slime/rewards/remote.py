@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from slime.rewards.errors import RewardFailure
@@ -90,6 +91,6 @@ def _question(args: Any, sample: Any, said: str) -> str:
         template = JUDGE.replace("{reference}", ", against a reference answer" if parts["label"] else "")
         template = template.replace("{label}", "\n[Reference]\n{label}\n[End of reference]\n" if parts["label"] else "")
     else:
-        template = args.rm_judge_prompt.read_text()
+        template = Path(args.rm_judge_prompt).read_text()
     # one pass, so that braces in a response stand for themselves
     return re.sub(r"\{(prompt|response|label)\}", lambda match: parts[match[1]], template)

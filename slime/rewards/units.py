@@ -25,6 +25,7 @@ _CANONICAL = {
     for name in names.split()
 }
 _SPLIT = re.compile(r"(?P<value>.*?[\d})\]!.])(?P<space>\s*)(?P<unit>\^\\circ\s*[CF]?|(?:[A-Za-z€£][A-Za-z \-]*)(?:.*))")
+_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # the degrees in \sin 30^\circ are no unit of the whole
 _PART = re.compile(r"(?P<prefix>square |cubic |sq |cu )?(?P<name>[A-Za-z€£-]+)(?:\s*\^?\s*\{?(?P<power>-?[23])\}?)?")
 
 
@@ -36,7 +37,7 @@ def split_unit(text: str) -> tuple[str, str]:
         return text[:-2].strip(), "dollar"
     was_text = re.search(r"\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{", text) is not None
     match = _SPLIT.fullmatch(plain_words(text))
-    if match is None:
+    if match is None or _ANGLE.search(match["value"]):
         return text, ""
     unit = match["unit"].strip()
     if re.fullmatch(r"\^\\circ\s*", unit):

@@ -35,18 +35,18 @@ class Worker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, function: str, arguments: list[Any]) -> Any:
-        """What `function` ("module:name") returns for JSON arguments. Raises WorkerDied."""
+    def ask(self, function: str, arguments: list[Any], seconds: float = SECONDS) -> Any:
+        """What `function` ("module:name") returns for JSON arguments. Raises WorkerDied, after `seconds` at most."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "slime.rewards.workers"],
+                [sys.executable, "-c", "from slime.rewards.workers import main; main()"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         try:
-            self._process.stdin.write(json.dumps([function, arguments]) + "\n")
+            self._process.stdin.write(json.dumps([function, arguments, seconds]) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         except OSError:
@@ -55,7 +55,7 @@ class Worker:
             status = self._process.wait()
             self.close()
             if status == -signal.SIGALRM:
-                raise WorkerDied(f"took longer than {SECONDS:g} s")
+                raise WorkerDied(f"took longer than {seconds:g} s")
             raise WorkerDied(f"its process ended with status {status}")
         result, error = json.loads(answer)
         if error:
@@ -107,11 +107,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     for line in sys.stdin:
-        function, arguments = json.loads(line)
+        function, arguments, seconds = json.loads(line)
         module, _, name = function.partition(":")
         task = getattr(importlib.import_module(module), name)  # imports are not the task's time
         result, error = None, None
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
             result = task(*arguments)
         except Exception as raised:
@@ -119,7 +119,3 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         answers.write(json.dumps([result, error]) + "\n")
         answers.flush()
-
-
-if __name__ == "__main__":
-    main()

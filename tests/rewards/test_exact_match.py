@@ -12,7 +12,7 @@ from slime.tiny.checkpoint import ID, VOCABULARY, write_checkpoint
 
 
 def graded(response, label="132", status=Status.COMPLETED, prompt=""):
-    return exact_match(None, Sample(prompt=prompt, response=response, label=label, status=status))
+    return exact_match(None, Sample(prompt=prompt, response=response, label=label, status=status)).score
 
 
 @pytest.mark.parametrize(

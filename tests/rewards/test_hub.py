@@ -54,10 +54,10 @@ def test_built_in_by_option_and_by_the_sample_itself():
 
 def test_nothing_says_how_to_grade():
     with pytest.raises(
-        RewardError, match=NAME + "nothing says how .* --rm-type .exact_match, random. or --custom-rm-path"
+        RewardError, match=NAME + "nothing says how .* --rm-type .exact_match, math, .* or --custom-rm-path"
     ):
         run(args_of(), sample_of())
-    with pytest.raises(RewardError, match=NAME + "there is no reward type 'exactmatch', only exact_match, random"):
+    with pytest.raises(RewardError, match=NAME + "there is no reward type 'exactmatch', only exact_match, math, "):
         run(args_of(), sample_of(metadata={"rm_type": "exactmatch"}))
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from slime.config.section import (
     Count,
     Hook,
+    Index,
     Integers,
     Path,
     Paths,
@@ -72,12 +73,34 @@ class Rollout(Section):
 class Reward(Section):
     """Reward"""
 
-    rm_type: Literal["exact_match", "random"] | None = option(
+    rm_type: (
+        Literal[
+            "exact_match", "math", "deepscaler", "dapo", "gpqa", "f1", "em", "ifbench", "code",
+            "remote_rm", "reward_model", "judge", "random",
+            "boxed_math", "boxed_deepscaler", "boxed_dapo", "boxed_gpqa", "boxed_f1", "boxed_em", "boxed_ifbench",
+            "boxed_remote_rm",
+        ]
+        | None
+    ) = option(
         None,
-        "Built-in grader. exact_match: the answer, without its thinking, equals the label. random: 0 or 1, by chance.",
+        "Built-in grader, docs/rewards.md says what each takes for right. boxed_ before one: only what the last"
+        " \\boxed{} holds is graded. random: 0 or 1, by chance.",
+    )  # fmt: skip
+    rm_url: str | None = option(
+        None, "Where the reward service of --rm-type remote_rm, reward_model or judge is: http://host:port."
+    )
+    rm_judge_model: str = option("default", "Name that --rm-type judge asks for at --rm-url.")
+    rm_judge_prompt: Path | None = option(
+        None, "File of the question put to the judge, with {prompt}, {response} and {label} in it. Unset: a built-in one."
     )
     custom_rm_path: Hook | None = option(None, "async reward(args, sample) -> float | dict: replaces --rm-type.")
-    rm_timeout: Seconds = option(300, "Longest that one call of --custom-rm-path may take; then the rollout fails.")
+    rm_timeout: Seconds = option(300, "Longest that one reward by --custom-rm-path or --rm-url may take.")
+    rm_retries: Index = option(0, "How often a reward is asked for again when its function raised or took too long.")
+    rm_failure_policy: Literal["stop", "zero", "drop"] = option(
+        "stop",
+        "When a reward is not had after all tries: stop the run, take it as 0, or drop the sample from training and from"
+        " its group's mean. Counted in rollout/reward_failures.",
+    )
     group_rm: bool = option(False, "Give --custom-rm-path all samples of a prompt at once; it returns a list.")
     reward_key: str | None = option(None, "Key of the reward to train on, where the reward is a dict.")
     eval_reward_key: str | None = option(None, "The same for eval.", derived="--reward-key")

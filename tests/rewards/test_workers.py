@@ -1,0 +1,57 @@
+"""Workers end what overruns, and go on."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from slime.rewards.workers import Worker, WorkerDied
+
+
+@pytest.fixture(scope="module")
+def worker():
+    worker = Worker()
+    yield worker
+    worker.close()
+
+
+def test_a_task_that_takes_too_long_is_ended_and_the_next_one_done(worker: Worker) -> None:
+    with pytest.raises(WorkerDied, match=r"took longer than 0.2 s"):
+        worker.ask("time:sleep", [60], seconds=0.2)
+    assert worker.ask("math:gcd", [12, 18]) == 6
+    with pytest.raises(WorkerDied, match=r"took longer than 0.2 s"):  # in C, where no exception would come through
+        worker.ask("operator:pow", [9, 387420489], seconds=0.2)
+    assert worker.ask("math:gcd", [12, 18]) == 6
+
+
+def test_a_task_that_raises_or_takes_all_memory_or_ends_its_process(worker: Worker) -> None:
+    with pytest.raises(WorkerDied, match="raised TypeError"):
+        worker.ask("math:gcd", ["x"])
+    with pytest.raises(WorkerDied, match="raised MemoryError"):
+        worker.ask("builtins:bytearray", [1 << 40])
+    with pytest.raises(WorkerDied, match="its process ended with status 3"):
+        worker.ask("os:_exit", [3])
+    assert worker.ask("math:gcd", [12, 18]) == 6
+
+
+def test_what_a_task_prints_is_no_answer(worker: Worker) -> None:
+    assert worker.ask("builtins:print", ["[6, null]"]) is None
+
+
+def test_workers_end_with_the_process_that_started_them() -> None:
+    program = (
+        "import sys; from slime.rewards.workers import Worker; worker = Worker(); worker.ask('math:gcd', [1]);"
+        "print(worker._process.pid, flush=True); sys.stdin.read()"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pid = int(owner.stdout.readline())
+    watch = os.pidfd_open(pid)
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    assert select.select([watch], [], [], 20)[0], "the worker outlived its owner by 20 s"
+    os.close(watch)
