@@ -1,18 +1,16 @@
 """All options there are: ours, and those of the installed SGLang, router and Megatron, found by the name a user writes.
 
-Invariants: our own options win over an installed library's of the same name; a name leads to one option or to an
-explanation of why it does not.
+Invariants: our own options win over an installed library's of the same name; a name leads to one option or to none
+(unknown.py then explains why).
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 from types import ModuleType
 
 from slime.config.installed import megatron, router, sglang
 from slime.config.installed.source import NotInstalled
-from slime.config.known_names import NO_EFFECT, NOT_YET, RENAMED
 from slime.config.option import Option, options_of
 from slime.config.sections import SECTIONS
 
@@ -49,36 +47,3 @@ def find(name: str) -> tuple[Option, bool] | None:
     if name.startswith("no_") and (positive := find(name.removeprefix("no_"))) and positive[0].is_switch:
         return positive[0], not positive[1]
     return None
-
-
-def explain_unknown(name: str) -> tuple[str, str]:
-    """(what is wrong, what to do) about a name that `find` does not know."""
-    family = family_of(name)
-    if name.replace("_", "-") in NOT_YET:
-        return "known to scripts in this field, not supported by this version yet", "leave it out"
-    if owner := READERS[family].RESERVED.get(name.removeprefix(f"{family}_")):
-        return "is not set here", f"it follows from {owner}"
-    near = nearest(name)
-    try:
-        passed_through(family)
-    except NotInstalled as error:
-        if family != "megatron" or not near:  # without a prefix it is more likely one of ours, misspelled
-            return "unknown option", f"if it is one of {family}: {error}, and only there could it be checked"
-    fix = (
-        f"did you mean {' or '.join(near)}?" if near else "--help lists the options, --help-all those of libraries, too"
-    )
-    return "unknown option", fix
-
-
-def nearest(name: str, count: int = 3) -> list[str]:
-    """Flags of the options whose names look most like this one."""
-    names = {*OWN, *COMMANDS, *(key.replace("-", "_") for key in (*NO_EFFECT, *RENAMED))}
-    for family in READERS:
-        try:
-            names.update(option.full_name for option in passed_through(family).values())
-        except NotInstalled:
-            continue
-    best = difflib.get_close_matches(name, names, n=count, cutoff=0.7)
-    scores = [difflib.SequenceMatcher(None, name, other).ratio() for other in best]
-    close = [other for other, score in zip(best, scores, strict=True) if score > scores[0] - 0.1]
-    return ["--" + other.replace("_", "-") for other in close]

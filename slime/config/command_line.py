@@ -13,6 +13,7 @@ from typing import Any
 from slime.config import catalogue
 from slime.config.errors import Problem
 from slime.config.known_names import NO_EFFECT, RENAMED
+from slime.config.option import Option
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class CommandLine:
     check: bool = False
     help: list[str] | None = None  # the topics that were asked for; empty: the overview
     problems: list[Problem] = field(default_factory=list)
+    unsound: set[str] = field(default_factory=set)  # the options that problems are about
+    whole: bool = True  # false: a file was meant that cannot be read, so what is missing may be in it
 
 
 def scan(argv: list[str]) -> CommandLine:
@@ -41,8 +44,10 @@ def scan(argv: list[str]) -> CommandLine:
         word = "--help" if words[0] == "-h" else words[0]
         del words[0]
         if not word.startswith("--") or word == "--":
-            fix = "options start with --; quote values that hold spaces"
+            is_file = word.endswith((".yaml", ".yml"))
+            fix = f"--config {word}" if is_file else "options start with --; quote values that hold spaces"
             line.problems.append(Problem(word, "is no option and belongs to none", fix))
+            line.whole &= not is_file
             continue
         flag, equals, attached = word.partition("=")
         values = [attached] if equals else []
@@ -52,6 +57,7 @@ def scan(argv: list[str]) -> CommandLine:
             case "config":
                 line.files += values
                 if not values:
+                    line.whole = False
                     line.problems.append(Problem(flag, "needs a file", "--config configs/tiny-grpo.yaml"))
             case "check":
                 line.check = True
@@ -74,15 +80,19 @@ def _take(line: CommandLine, flag: str, name: str, values: list[str]) -> None:
         line.given.append(Given(option.full_name, values, flag))
     elif option.is_switch and not values:
         line.given.append(Given(option.full_name, not negated, flag))
-    elif negated:
-        line.problems.append(Problem(flag, "takes no value", f"write {flag} alone"))
-    elif not values:
-        line.problems.append(Problem(flag, f"needs a value: {flag} {option.unit}", option.help))
-    elif len(values) > 1:
-        fix = "quote a value that holds spaces"
-        line.problems.append(Problem(flag, f"takes one value, but {len(values)} words follow", fix))
-    else:
+    elif len(values) == 1 and not negated:
         line.given.append(Given(option.full_name, values[0], flag))
+    else:
+        line.unsound.add(option.full_name)
+        line.problems.append(Problem(flag, *_wrong_number(option, negated, flag, len(values))))
+
+
+def _wrong_number(option: Option, negated: bool, flag: str, count: int) -> tuple[str, str]:
+    if negated:
+        return "takes no value", f"write {flag} alone"
+    if not count:
+        return f"needs a value: {flag} {option.unit}", option.help
+    return f"takes one value, but {count} words follow", "quote a value that holds spaces"
 
 
 def translate(given: list[Given], engine_size: Any) -> tuple[list[Given], list[str]]:

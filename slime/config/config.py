@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from slime.config.catalogue import OWN, READERS, SECTION_OF, explain_unknown, family_of
+from slime.config import unknown
+from slime.config.catalogue import OWN, READERS, SECTION_OF, family_of
 from slime.config.section import FrozenDict, is_secret
 from slime.config.sections import (
     SECTIONS,
@@ -71,7 +72,7 @@ class Config(BaseModel):
         own_name = name.removeprefix(f"{family}_")
         if own_name in (passed := getattr(self, family)):
             return passed[own_name]
-        raise AttributeError(f"the configuration has no option {name!r}; " + ", ".join(explain_unknown(name)))
+        raise AttributeError(f"the configuration has no option {name!r}; " + ", ".join(unknown.explain(name)))
 
     def replace(self, **options: Any) -> Config:
         """The same configuration with some options of ours set to other values. Raises ValueError for a wrong value."""

@@ -16,25 +16,32 @@ from slime.config.errors import Problem
 from slime.config.sections import SECTIONS
 
 
+class Unusable(ValueError):
+    """A file that gives no options at all. `problem` says why."""
+
+    def __init__(self, where: str, what: str, fix: str = ""):
+        self.problem = Problem(where, what, fix)
+        super().__init__(str(self.problem))
+
+
 def read(file: str) -> tuple[list[Given], list[Problem]]:
-    """The options of a file, in its order, and what is wrong with it."""
+    """The options of a file, in its order, and what is wrong with some of them. Raises Unusable."""
     where = f"--config {file}"
     try:
         text = Path(file).read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
-        return [], [Problem(where, error.strerror or str(error), "name a file that is there")]
+        raise Unusable(where, error.strerror or str(error), "name a file that is there") from None
     except UnicodeDecodeError as error:
-        return [], [Problem(where, f"is not a text file: {error}")]
+        raise Unusable(where, f"is not a text file: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        return [], [
-            Problem(f"{file}:{mark.line + 1}" if mark else file, f"is not YAML: {getattr(error, 'problem', error)}")
-        ]
+        place = f"{file}:{mark.line + 1}" if mark else file
+        raise Unusable(place, f"is not YAML: {getattr(error, 'problem', error)}") from None
     if root is None:
-        return [], [Problem(where, "is empty", "give at least one `option: value`")]
+        raise Unusable(where, "is empty", "give at least one `option: value`")
     if not isinstance(root, yaml.MappingNode):
-        return [], [Problem(f"{file}:{root.start_mark.line + 1}", "is not a map of `option: value`")]
+        raise Unusable(f"{file}:{root.start_mark.line + 1}", "is not a map of `option: value`")
     return _Reader(file).read(root)
 
 

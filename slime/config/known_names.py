@@ -66,3 +66,32 @@ RENAMED: dict[str, tuple[str, str | bool | None]] = {
     "decoder-last-pipeline-num-layers": ("num-layers-in-last-pipeline-stage", None),
 }
 """Older name -> (today's name, the value it stands for). None: the value given; engine-size: an engine's devices."""
+
+ELSEWHERE = {
+    "batch-size": "rollout-batch-size global-batch-size",
+    "beta": "kl-loss-coef",
+    "clip": "eps-clip",
+    "context-length": "rollout-max-context-len",
+    "data": "prompt-data",
+    "dataset": "prompt-data",
+    "epochs": "num-epoch",
+    "kl-beta": "kl-loss-coef",
+    "learning-rate": "lr",
+    "max-completion-length": "rollout-max-response-len",
+    "max-new-tokens": "rollout-max-response-len",
+    "max-prompt-length": "rollout-max-prompt-len",
+    "max-steps": "num-rollout",
+    "model": "hf-checkpoint",
+    "model-name-or-path": "hf-checkpoint",
+    "model-path": "hf-checkpoint",
+    "num-generations": "n-samples-per-prompt",
+    "num-train-epochs": "num-epoch",
+    "output-dir": "run-dir save-hf",
+    "reward-funcs": "custom-rm-path rm-type",
+    "sglang-tp": "rollout-num-gpus-per-engine",
+    "temperature": "rollout-temperature",
+    "tokenizer": "hf-checkpoint",
+    "tp": "tensor-model-parallel-size rollout-num-gpus-per-engine",
+    "warmup-steps": "lr-warmup-iters",
+}
+"""What other trainers call it -> the options to suggest to who writes that."""

@@ -1,7 +1,8 @@
 """From a command line, and the files it names, to a Config.
 
 Invariant: every problem that can be found is found before the first is told. A later stage looks only at what an
-earlier one found sound, so that no problem is the mere consequence of another.
+earlier one found sound, so that no problem is the mere consequence of another: where a file cannot be read, only what
+the command line gives is known.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from slime.config import catalogue, command_line, files
+from slime.config import catalogue, command_line, files, unknown
 from slime.config.algorithm_rules import ALGORITHM
 from slime.config.command_line import CommandLine, Given
 from slime.config.config import Config
@@ -55,7 +56,8 @@ def resolve(line: CommandLine) -> Resolution:
     given = _merge(line, problems)
     engine_size = next((one.value for one in given if one.name == "rollout_num_gpus_per_engine"), 1)
     given, notes = command_line.translate(given, engine_size)
-    values, unsound = _parse(given, problems)
+    unsound = set(line.unsound) if line.whole else catalogue.OWN.keys() - {one.name for one in line.given}
+    values = _parse(given, problems, unsound)
     config = _assemble(values, unsound)
     for rules in (COHERENCE, ALGORITHM):
         problems += rules.broken(config, unsound)
@@ -65,8 +67,7 @@ def resolve(line: CommandLine) -> Resolution:
 def _merge(line: CommandLine, problems: list[Problem]) -> list[Given]:
     """What the files and then the command line give, each option once; the last one wins."""
     latest: dict[str, Given] = {}
-    for given, wrong in [*map(files.read, line.files), (line.given, [])]:
-        problems += wrong
+    for given in [*(_of_file(file, line, problems) for file in line.files), line.given]:
         for one in given:
             latest.pop(one.name, None)  # so that the last one comes last, also among several names of one option
             latest[one.name] = one
@@ -76,14 +77,23 @@ def _merge(line: CommandLine, problems: list[Problem]) -> list[Given]:
     return list(latest.values())
 
 
-def _parse(given: list[Given], problems: list[Problem]) -> tuple[dict[Option, Any], set[str]]:
-    """The typed value of each sound option, and the names of the others, whose problems are added to `problems`."""
+def _of_file(file: str, line: CommandLine, problems: list[Problem]) -> list[Given]:
+    try:
+        given, wrong = files.read(file)
+    except files.Unusable as error:
+        line.whole = False
+        given, wrong = [], [error.problem]
+    problems += wrong
+    return given
+
+
+def _parse(given: list[Given], problems: list[Problem], unsound: set[str]) -> dict[Option, Any]:
+    """The typed value of each sound option; the others are added to `unsound`, and what is wrong to `problems`."""
     values: dict[Option, Any] = {}
-    unsound: set[str] = set()
     for one in given:
         option, negated = catalogue.find(one.name) or (None, False)
         if option is None:
-            problems.append(Problem(one.where, *catalogue.explain_unknown(one.name)))
+            problems.append(Problem(one.where, *unknown.explain(one.name)))
         elif negated:
             fix = f"write `{option.full_name.replace('_', '-')}: false`"
             problems.append(Problem(one.where, "is a negation", fix))
@@ -97,7 +107,7 @@ def _parse(given: list[Given], problems: list[Problem]) -> tuple[dict[Option, An
         if option.default is REQUIRED and option not in values and option.name not in unsound:
             problems.append(Problem(option.flag, "is required", f"{option.flag} {option.unit}: {option.help}"))
             unsound.add(option.name)
-    return values, unsound
+    return values
 
 
 def _wrong_value(one: Given, option: Option, what: str) -> Problem:

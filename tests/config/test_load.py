@@ -75,6 +75,17 @@ def test_what_cannot_be_split_is_said(argv, message):
     assert any(message in text for text in problems(*argv))
 
 
+def test_a_word_too_many_is_one_problem():
+    assert len(problems("stray")) == 1
+
+
+def test_a_file_without_its_option_is_answered_with_it():
+    with pytest.raises(ConfigError) as caught:
+        load(["configs/tiny-grpo.yaml"])
+    (problem,) = caught.value.problems
+    assert problem.fix == "--config configs/tiny-grpo.yaml"
+
+
 # -- types
 
 
@@ -107,11 +118,6 @@ def test_sizes_have_units(size, number):
 
 
 # -- unknown names
-
-
-def test_an_unknown_option_is_answered_with_the_nearest_ones():
-    (text,) = problems("--rollout-temprature", "1")
-    assert "unknown option" in text and "did you mean --rollout-temperature?" in text
 
 
 def test_an_option_of_a_later_version_is_told_from_a_misspelled_one():
@@ -214,6 +220,17 @@ def test_a_file_that_is_missing_or_no_text_is_said(tmp_path):
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     texts = problems("--config", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"))
     assert "No such file" in texts[0] and "not a text file" in texts[1]
+
+
+@pytest.mark.parametrize("text", [None, "", "a: [1\n", "- 1\n", "\0"])
+def test_of_a_file_that_cannot_be_used_no_consequence_is_told(tmp_path, text):
+    file = tmp_path / "a.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(["--config", str(file), "--lr", "fast"])
+    places = [problem.where for problem in caught.value.problems]
+    assert len(places) == 2 and "a.yaml" in places[0] and places[1] == "--lr"
 
 
 # -- defaults that depend on other options
