@@ -38,7 +38,9 @@ def trainer(directory: str, *options: str):
         made.close()
 
 
-def train(directory: str, options: list[str], samples: list[Made], rollouts: int = 2, **sharing: Any) -> list[Trained]:
+def train(
+    directory: str, options: list[str], samples: list[Made], *, rollouts: int = 2, **sharing: Any
+) -> list[Trained]:
     """Trains on the same rollout a few times."""
     with trainer(directory, *options) as made:
         batch = shares(samples, made.dp_size, **sharing)[made.dp_rank]

@@ -22,6 +22,8 @@ class Made:
     mask: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     truncated: bool = False
+    teacher: list[float] | None = None  # log-probs of a teacher
+    train_metadata: dict | None = None
 
     def __post_init__(self):
         self.mask = self.mask or [1] * self.response
@@ -112,4 +114,6 @@ def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True) 
         truncated_N=np.array([s.truncated for s in samples], dtype=bool),
         steps=steps,
         rollout_log_probs_R=joined((s.log_probs for s in samples), np.float32) if log_probs else None,
+        teacher_log_probs_R=joined((s.teacher for s in samples), np.float32) if samples and samples[0].teacher else None,
+        train_metadata=[s.train_metadata for s in samples] if samples and samples[0].train_metadata else None,
     )

@@ -1,0 +1,54 @@
+"""Functions as users write them, for the options of training that take a path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def weighed_likelihood(args: Any, batch: dict, logits: Tensor, sum_of_sample_mean: Any) -> tuple[Tensor, dict]:
+    """--custom-loss-function-path: negative log-likelihood, each sample weighed by its train_metadata (case 29)."""
+    targets = torch.cat([t[len(t) - n :] for t, n in zip(batch["tokens"], batch["response_lengths"], strict=True)])
+    log_probs = logits.float().log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    weights = torch.cat(
+        [torch.full_like(mask, m["weight"]) for mask, m in zip(batch["loss_masks"], batch["train_metadata"], strict=True)]
+    )
+    loss = sum_of_sample_mean(-log_probs * weights)
+    gap = (log_probs - torch.cat(batch["current_log_probs"])).abs()
+    return loss, {"weighed": loss, "gap": sum_of_sample_mean(gap), "num_columns": torch.tensor(float(len(batch)))}
+
+
+def half_without_the_first_token(
+    args: Any, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths
+) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+    """--custom-tis-function-path."""
+    assert [len(one) for one in train_log_probs] == [len(one) for one in rollout_log_probs] == response_lengths
+    masks = [torch.cat([torch.zeros_like(mask[:1]), mask[1:]]) for mask in loss_masks]
+    return pg_loss / 2, masks, {"my_ratio": (torch.cat(train_log_probs) - torch.cat(rollout_log_probs)).exp()}
+
+
+def forgets_a_token(args: Any, *, pg_loss, loss_masks, **_: Any) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+    return pg_loss[1:], loss_masks, {}
+
+
+def by_a_constant_length(total_lengths, response_lengths, loss_masks, calculate_per_token_loss):
+    """--custom-pg-loss-reducer-function-path: every sample counts by its tokens over 8 (Dr. GRPO)."""
+
+    def reduce(pg_loss: Tensor) -> Tensor:
+        parts = zip(pg_loss.split(response_lengths), loss_masks, strict=True)
+        return sum((part * mask).sum() / 8 for part, mask in parts) + pg_loss.sum() * 0
+
+    return reduce
+
+
+def rising(args: Any, rollout_data: dict) -> None:
+    """--custom-advantage-function-path: the reward times the token's place in the response."""
+    rollout_data["advantages"] = [
+        reward * torch.arange(n, dtype=torch.float32)
+        for reward, n in zip(rollout_data["rewards"], rollout_data["response_lengths"], strict=True)
+    ]
+
+
+def no_advantages(args: Any, rollout_data: dict) -> None: ...
