@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from slime.config import command_line, disk, help, machine, missing_hooks, plan
 from slime.config.command_line import CommandLine
@@ -31,7 +32,10 @@ def from_command_line(
     line = command_line.scan(sys.argv[1:] if argv is None else argv)
     if line.help is not None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly
-        print(help.text(line.help))
+        try:
+            print(help.text(line.help))
+        except ConfigError as error:
+            _end(error)
         sys.exit(0)
     resolution = resolve(line)
     config, unsound = resolution.config, resolution.unsound
@@ -49,12 +53,16 @@ def from_command_line(
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     if problems:
-        print(ConfigError(problems), file=sys.stderr)
-        sys.exit(2)
+        _end(ConfigError(problems))
     if line.check:
         print(plan.describe(config, files.model))
         sys.exit(0)
     return _named(config, line)
+
+
+def _end(error: ConfigError) -> NoReturn:
+    print(error, file=sys.stderr)
+    sys.exit(2)
 
 
 def _named(config: Config, line: CommandLine) -> Config:

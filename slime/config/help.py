@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from slime.config import catalogue
+from slime.config import catalogue, unknown
+from slime.config.errors import ConfigError, Problem
 from slime.config.installed.source import NotInstalled
 from slime.config.option import REQUIRED, Option
 from slime.config.sections import SECTIONS
@@ -14,14 +16,17 @@ from slime.config.sections import SECTIONS
 USAGE = """\
 python train.py [--config FILE]... [--OPTION VALUE]...
 
-Files are YAML: options by name, or grouped under the name of their section. Later files win over earlier ones, the
-command line wins over files.
+Files are YAML: options by name, or grouped under the name of their section.
+Later files win over earlier ones, the command line wins over files.
 
   --config FILE ...   Read options from files.
-  --check             Say all that is wrong, or print placement and batch arithmetic; then exit. Touches no device.
-  --help [TOPIC]      This; a section; a library (sglang, router, megatron); or the options whose name holds TOPIC.
+  --check             Say all that is wrong, or print placement and batch
+                      arithmetic; then exit. Touches no device.
+  --help [TOPIC]      This; a section; a library (sglang, router, megatron); or
+                      the options whose name holds TOPIC.
   --help-all          All options, those of the libraries too.
 """
+WIDEST = 100  # columns; longer lines are hard to read
 LIBRARIES = {
     "sglang": ("SGLang", "--sglang-<option> for any option of the installed SGLang server"),
     "router": ("sglang-router", "--router-<option> for any option of the installed sglang-router"),
@@ -33,17 +38,21 @@ LIBRARIES = {
 
 
 def text(topics: list[str]) -> str:
-    width = min(shutil.get_terminal_size((110, 24)).columns, 120)
+    """As wide as the terminal, or 80 columns. Raises ConfigError for a topic that there is nothing about."""
+    width = min(shutil.get_terminal_size().columns, WIDEST)
     if not topics:
-        return "\n".join([USAGE, *(line for name in SECTIONS for line in _section(name, width)), *_libraries()])
+        return "\n".join([USAGE, *(line for name in SECTIONS for line in _section(name, width)), *_libraries(width)])
     if topics == ["all"]:
         families = [line for family in LIBRARIES for line in _library(family, width)]
         return "\n".join([USAGE, *(line for name in SECTIONS for line in _section(name, width)), *families])
-    return "\n".join(line for topic in topics for line in _topic(topic, width))
+    pages = {topic: list(_topic(topic, width)) for topic in topics}
+    if unknown_topics := [_unknown_topic(topic) for topic, page in pages.items() if not page]:
+        raise ConfigError(unknown_topics)
+    return "\n".join(line for page in pages.values() for line in page)
 
 
 def _topic(topic: str, width: int) -> Iterator[str]:
-    name = topic.removeprefix("--").replace("-", "_")
+    name = _name(topic)
     if name in SECTIONS:
         yield from _section(name, width)
     elif name in LIBRARIES:
@@ -53,38 +62,51 @@ def _topic(topic: str, width: int) -> Iterator[str]:
             option.full_name: option for option in [*catalogue.OWN.values(), *_everything()] if name in option.full_name
         }
         yield from _table(found.values(), width)
-        if not found:
-            yield f"No option has {topic!r} in its name. Sections are {', '.join(SECTIONS)}, {', '.join(LIBRARIES)}."
+
+
+def _unknown_topic(topic: str) -> Problem:
+    near = difflib.get_close_matches(_name(topic), [*SECTIONS, *LIBRARIES]) + unknown.nearest(_name(topic))
+    known = f"sections are {', '.join(SECTIONS)}; libraries are {', '.join(LIBRARIES)}"
+    return Problem(f"--help {topic}", "no option has this in its name", f"try {' or '.join(near)}" if near else known)
+
+
+def _name(topic: str) -> str:
+    return topic.removeprefix("--").replace("-", "_")
 
 
 def _section(name: str, width: int) -> Iterator[str]:
     title, _, introduction = SECTIONS[name].__doc__.partition("\n")
     yield f"{title} ({name})"
     if introduction.strip():
-        yield textwrap.fill(" ".join(introduction.split()), width, initial_indent="  ", subsequent_indent="  ")
+        yield from _filled("  " + " ".join(introduction.split()), width)
     yield from _table((catalogue.OWN[option] for option in SECTIONS[name].model_fields), width)
     yield ""
 
 
 def _library(family: str, width: int) -> Iterator[str]:
     name, how = LIBRARIES[family]
-    yield f"{name} ({family}): {how}"
+    yield from _filled(f"{name} ({family}): {how}", width)
     try:
         options = {option.full_name: option for option in catalogue.passed_through(family).values()}
         yield from _table(options.values(), width)
     except NotInstalled as error:
-        yield f"  not listed: {error}"
+        yield from _filled(f"  not listed: {error}", width)
     yield ""
 
 
-def _libraries() -> Iterator[str]:
+def _libraries(width: int) -> Iterator[str]:
     yield "Passed through, checked against the installed version"
     for family, (_, how) in LIBRARIES.items():
         try:
             count = len({option.name for option in catalogue.passed_through(family).values()})
-            yield f"  {how}: {count} options, see --help {family}"
+            yield from _filled(f"  {how}: {count} options, see --help {family}", width)
         except NotInstalled as error:
-            yield f"  {how}: none here ({error})"
+            yield from _filled(f"  {how}: none here ({error})", width)
+
+
+def _filled(text: str, width: int) -> list[str]:
+    """A paragraph; a first line that is indented indents the others."""
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _everything() -> Iterator[Option]:
@@ -96,18 +118,27 @@ def _everything() -> Iterator[Option]:
 
 
 def _table(options: Iterable[Option], width: int) -> Iterator[str]:
-    column = 40
+    column = width * 2 // 5
     for option in options:
         left = f"  {usage(option)}"
         lines = textwrap.wrap(f"{option.help} [{default_text(option)}]".strip(), width - column)
         if len(left) >= column:
-            yield from textwrap.wrap(
-                left, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
-            )
+            yield from _usage_lines(left, width)
             left = ""
         for line in lines:
             yield f"{left:{column}}{line}"
             left = ""
+
+
+def _usage_lines(usage: str, width: int) -> list[str]:
+    """Many choices are broken between two of them; the last character of a line shows that there are more."""
+    words = usage.replace("|", "|\0").replace(" ", " \0").split("\0")
+    lines = [""]
+    for word in words:
+        if len(lines[-1]) + len(word.rstrip()) > width and lines[-1].strip():
+            lines.append(" " * 6)
+        lines[-1] += word
+    return [line.rstrip() for line in lines]
 
 
 def usage(option: Option) -> str:

@@ -110,12 +110,27 @@ def test_help_shows_our_options_and_names_the_libraries(capsys):
         (["--help-all"], "--sglang-mem-fraction-static X"),
         (["--help", "batches"], "--rollout-batch-size N"),
         (["--help", "top-p"], "--eval-top-p 0..1"),
-        (["--help", "nonsense"], "No option has 'nonsense' in its name"),
     ],
 )
 def test_help_on_a_topic(topic, message, capsys):
     code, out, _ = ended(topic, capsys)
     assert code == 0 and message in out
+
+
+def test_help_on_nothing_is_an_error_with_what_is_nearest(capsys):
+    code, out, err = ended(["--help", "rollout-temprature", "nonsense", "lr"], capsys)
+    assert (code, out) == (2, "")
+    assert "--help rollout-temprature: no option has this in its name\n      -> try --rollout-temperature" in err
+    assert "--help nonsense: no option has this in its name\n      -> sections are run, cluster" in err
+    assert "2 problems" in err
+
+
+@pytest.mark.parametrize("columns", ["80", "90", "200"])
+@pytest.mark.parametrize("topic", [["--help"], ["--help-all"]])
+def test_help_is_as_wide_as_the_terminal_and_at_most_100_columns(topic, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    _, out, _ = ended(topic, capsys)
+    assert [line for line in out.splitlines() if len(line) > min(int(columns), 100)] == []
 
 
 def test_importing_the_options_imports_no_library_that_takes_seconds():
