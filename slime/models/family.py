@@ -41,6 +41,9 @@ class Family(ABC):
     })  # fmt: skip
     """Keys that do not change what the model computes."""
 
+    post_norms: ClassVar[bool] = False
+    """Whether the outputs of attention and MLP are normalised before they are added to the residual stream."""
+
     def __init__(self, hf_config: dict[str, Any]):
         self.config = hf_config
         self.model_type: str = hf_config["model_type"]
@@ -82,6 +85,14 @@ class Family(ABC):
     def ignores(self, hf_name: str) -> bool:
         """Whether a checkpoint's tensor that `tensors` does not name may be left unread (precomputed rotary tables)."""
         return hf_name.endswith(".rotary_emb.inv_freq")
+
+    def passes_on(self, hf_name: str) -> bool:
+        """Whether a checkpoint's tensor that `tensors` does not name is left alone by training, and saved as it was."""
+        return False
+
+    def keeps_dtype(self, hf_name: str) -> bool:
+        """Whether a tensor is saved with the precision it has in training, whatever config.json names for weights."""
+        return False
 
     @cached_property
     def tensors(self) -> dict[str, Mapping]:

@@ -26,7 +26,7 @@ def load_hf(shard: Shard, directory: str | Path) -> int:
     problems |= {
         f"{name} in {file} has no place in the model"
         for name, file in checkpoint.files.items()
-        if name not in wanted and not family.ignores(name)
+        if not (name in wanted or family.ignores(name) or family.passes_on(name))
     }
     for entry in shard.entries:
         shapes = entry.mine.shapes(tuple(entry.parameter.shape), entry.cut.size)

@@ -42,6 +42,10 @@ class Mapping(ABC):
     def take(self, fetch: Fetch, local: Shape, part: int, parts: int) -> Tensor:
         """The local parameter of rank `part`, of shape `local`."""
 
+    def is_whole(self, local: Shape) -> bool:
+        """Whether a local parameter of that shape is the same on all ranks of the group that would cut it."""
+        return False
+
     @abstractmethod
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
         """The HF tensors, contiguous, from the parameters of all ranks; of one rank, views where the layout allows."""
@@ -62,6 +66,9 @@ class Replicated(Mapping):
 
     def take(self, fetch: Fetch, local: Shape, part: int, parts: int) -> Tensor:
         return fetch(self.hf, ())
+
+    def is_whole(self, local: Shape) -> bool:
+        return True
 
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
         return [shards[0]]
@@ -152,6 +159,46 @@ class GateUp(Mapping):
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
         gates, ups = zip(*(shard.chunk(2) for shard in shards), strict=True)
         return [_joined(gates, dim=0), _joined(ups, dim=0)]
+
+
+@dataclass(frozen=True)
+class FusedGateUp(Mapping):
+    """GateUp of a checkpoint that has one matrix for both, the gate above the up projection."""
+
+    hf: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.hf,)
+
+    def shapes(self, local: Shape, parts: int) -> list[Shape]:
+        return [(local[0] * parts, *local[1:])]
+
+    def take(self, fetch: Fetch, local: Shape, part: int, parts: int) -> Tensor:
+        rows = local[0] // 2
+        return torch.cat([fetch(self.hf, (_part(rows, part),)), fetch(self.hf, (_part(rows, parts + part),))])
+
+    def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        gates, ups = zip(*(shard.chunk(2) for shard in shards), strict=True)
+        return [_joined((*gates, *ups), dim=0) if len(shards) > 1 else shards[0]]
+
+
+@dataclass(frozen=True)
+class Latent(Column):
+    """An output dimension of `rows` in all, which transformer-engine's layers hold whole on every rank, and Megatron's
+    local ones cut.
+    """
+
+    rows: int
+
+    def shapes(self, local: Shape, parts: int) -> list[Shape]:
+        return [(self.rows, *local[1:])]
+
+    def take(self, fetch: Fetch, local: Shape, part: int, parts: int) -> Tensor:
+        return fetch(self.hf, ()) if self.is_whole(local) else super().take(fetch, local, part, parts)
+
+    def is_whole(self, local: Shape) -> bool:
+        return local[0] == self.rows
 
 
 @dataclass(frozen=True)

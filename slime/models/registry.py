@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from slime.models.family import Family, ModelError
+from slime.models.glm4 import Glm4, Glm4Moe
+from slime.models.llama import Llama
+from slime.models.qwen2 import Qwen2
 from slime.models.qwen3 import Qwen3, Qwen3Moe
 
-FAMILIES: dict[str, type[Family]] = {"qwen3": Qwen3, "qwen3_moe": Qwen3Moe}
+FAMILIES: dict[str, type[Family]] = {
+    "glm4": Glm4,
+    "glm4_moe": Glm4Moe,
+    "llama": Llama,
+    "qwen2": Qwen2,
+    "qwen3": Qwen3,
+    "qwen3_moe": Qwen3Moe,
+}
 """By config.json's `model_type`."""
 
 

@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
 
-from slime.models.checkpoint import INDEX, CheckpointError
+from slime.models.checkpoint import INDEX, Checkpoint, CheckpointError
 from slime.models.export import Bucket, export_hf
+from slime.models.family import Family
 from slime.models.shard import Shard
 
 FILE_BYTES = 5_000_000_000
@@ -27,14 +27,15 @@ def save_hf(shard: Shard, directory: str | Path, source: str | Path, file_bytes:
     """Writes the model to `directory` as HF safetensors, with config.json and the tokenizer's files from `source`.
 
     Collective over all ranks: rank 0 writes, the others take part in the gathering, and all return when the directory
-    is in place. Weights have the dtype that config.json names. Above `file_bytes` they are spread over files with an
-    index. The directory is written beside its place and renamed; an earlier checkpoint there is replaced, and lost only
-    once the new one is whole.
+    is in place. Weights have the dtype that config.json names; tensors of the source that the family passes on (layers
+    that are not trained) come with them. Above `file_bytes` they are spread over files with an index. The directory is
+    written beside its place and renamed; an earlier checkpoint there is replaced, and lost only once the new one is
+    whole.
 
     Raises CheckpointError on every rank when rank 0 could not write, or when `directory` holds something that is no
     checkpoint or is `source` itself.
     """
-    writer = _Writer(Path(directory), Path(source), shard.family.dtype, file_bytes) if dist.get_rank() == 0 else None
+    writer = _Writer(Path(directory), Path(source), shard.family, file_bytes) if dist.get_rank() == 0 else None
     if writer:
         writer.attempt(writer.begin)
     _fail_together(writer)
@@ -49,10 +50,10 @@ def save_hf(shard: Shard, directory: str | Path, source: str | Path, file_bytes:
 class _Writer:
     """Rank 0's side. After a failure it does nothing more, so that rank 0 stays in step with the other ranks."""
 
-    def __init__(self, directory: Path, source: Path, dtype: torch.dtype | None, file_bytes: int):
+    def __init__(self, directory: Path, source: Path, family: Family, file_bytes: int):
         self.directory = directory.absolute()
         self.source = source
-        self.dtype = dtype
+        self.family = family
         self.file_bytes = file_bytes
         self.partial = self.directory.with_name(f".{self.directory.name}.partial")
         self.replaced = self.directory.with_name(f".{self.directory.name}.replaced")
@@ -82,11 +83,14 @@ class _Writer:
 
     def add(self, bucket: Bucket) -> None:
         for name, tensor in bucket:
-            tensor = tensor.to("cpu", self.dtype or tensor.dtype)
-            if self.pending and self.pending_bytes + tensor.nbytes > self.file_bytes:
-                self._write()
-            self.pending[name] = tensor
-            self.pending_bytes += tensor.nbytes
+            dtype = None if self.family.keeps_dtype(name) else self.family.dtype
+            self._append(name, tensor.to("cpu", dtype or tensor.dtype))
+
+    def _append(self, name: str, tensor: Tensor) -> None:
+        if self.pending and self.pending_bytes + tensor.nbytes > self.file_bytes:
+            self._write()
+        self.pending[name] = tensor
+        self.pending_bytes += tensor.nbytes
 
     def _write(self) -> None:
         save_file(self.pending, self.partial / f"{len(self.written)}", metadata={"format": "pt"})
@@ -94,7 +98,17 @@ class _Writer:
         self.total_size += self.pending_bytes
         self.pending, self.pending_bytes = {}, 0
 
+    def _pass_on(self) -> None:
+        """What training leaves alone, if the source has weights at all."""
+        if not any(self.source.glob("*.safetensors")):
+            return
+        checkpoint = Checkpoint(self.source)
+        for name in checkpoint.files:
+            if self.family.passes_on(name):
+                self._append(name, checkpoint.fetch(name, ()))
+
     def finish(self) -> None:
+        self._pass_on()
         self._write()
         count = len(self.written)
         weight_map: dict[str, str] = {}

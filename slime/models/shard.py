@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from slime.models.family import Family, ModelError
-from slime.models.mapping import Mapping, Replicated
+from slime.models.mapping import Mapping
 from slime.models.names import global_names, local_spec_name
 
 
@@ -91,7 +91,7 @@ class Shard:
             if len(mappings) == len(names):
                 mine = mappings[self.expert.rank if len(mappings) > 1 else 0]
                 cut, holders = (self.expert_tensor, self.expert_all) if mine.expert else (self.tensor, self.tensor)
-                alone = holders.size == 1 or (isinstance(mine, Replicated) and not mine.expert)
+                alone = holders.size == 1 or (mine.is_whole(tuple(parameter.shape)) and not mine.expert)
                 # Megatron marks the second copy of a tied embedding, on a stage other than the first, as shared.
                 is_copy = getattr(parameter, "shared", False)
                 yield Entry(parameter, mappings, mine, cut, None if alone else holders, is_copy)

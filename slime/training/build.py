@@ -20,6 +20,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import nn
 
@@ -55,8 +56,7 @@ def build(config: Config, parallel: Parallel, family: Family, *, frozen: Mapping
     """
     transformer = transformer_config(config, parallel, family)
     bare = [_chunk(config, transformer, family, parallel, stage) for stage in _virtual_stages(transformer)]
-    for chunk in bare:
-        chunk.to(parallel.device.torch)
+    models = [_in_bf16(transformer, chunk) for chunk in bare] if config.bf16 else bare
     shard = Shard(family, bare)
     copies = {}
     for name, directory in frozen.items():
@@ -74,14 +74,9 @@ def build(config: Config, parallel: Parallel, family: Family, *, frozen: Mapping
         }
     )
     chunks = [
-        DistributedDataParallel(
-            transformer,
-            ddp_config,
-            Float16Module(transformer, chunk) if config.bf16 else chunk,
-            # As Megatron does: of virtual stages only the first has a reduction that can hide behind other work.
-            disable_bucketing=index > 0,
-        )
-        for index, chunk in enumerate(bare)
+        # As Megatron does: of virtual stages only the first has a reduction that can hide behind other work.
+        DistributedDataParallel(transformer, ddp_config, model, disable_bucketing=index > 0)
+        for index, model in enumerate(models)
     ]
     transformer.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
     transformer.finalize_model_grads_func = _sum_gradients
@@ -138,7 +133,7 @@ def _chunk(
 ) -> GPTModel:
     model = GPTModel(
         config=transformer,
-        transformer_layer_spec=block_spec(transformer, vp_stage=vp_stage),
+        transformer_layer_spec=block_spec(transformer, post_norms=family.post_norms, vp_stage=vp_stage),
         pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
         post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
         parallel_output=True,
@@ -147,6 +142,15 @@ def _chunk(
     )
     if model.post_process:
         model.output_layer.sequence_parallel = False  # forward.py gathers, and picks, before it
+    return model.to(parallel.device.torch)
+
+
+def _in_bf16(transformer: TransformerConfig, chunk: GPTModel) -> Float16Module:
+    """Before weights are loaded: the biases of routers stay in float32, and must not have been rounded."""
+    model = Float16Module(transformer, chunk)
+    for module in chunk.modules():
+        if isinstance(module, TopKRouter):
+            module._maintain_float32_expert_bias()
     return model
 
 

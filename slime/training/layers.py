@@ -16,6 +16,8 @@ longest sequence · H query heads · K key/value heads · D head dimension.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -27,17 +29,32 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch import Tensor
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
+from torch import Tensor, nn
 
 
-def block_spec(config: TransformerConfig, vp_stage: int | None = None) -> TransformerBlockSubmodules:
+def block_spec(
+    config: TransformerConfig, *, post_norms: bool = False, vp_stage: int | None = None
+) -> TransformerBlockSubmodules:
     """Layers of this pipeline stage, dense and mixture-of-experts as `config.moe_layer_freq` says.
+
+    Args:
+        post_norms: whether the outputs of attention and of dense MLPs are normalised.
 
     Raises:
         ValueError: a model that the local layers can't express.
     """
     if config.transformer_impl == "transformer_engine":
-        return get_gpt_decoder_block_spec(config, use_transformer_engine=True, vp_stage=vp_stage)
+        block = get_gpt_decoder_block_spec(config, use_transformer_engine=True, vp_stage=vp_stage)
+    else:
+        block = _local_block(config, vp_stage)
+    if post_norms:
+        for layer in {id(layer): layer for layer in block.layer_specs}.values():
+            _normalise_outputs(layer.submodules)
+    return block
+
+
+def _local_block(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     beyond = {
         f"normalization {config.normalization}": config.normalization != "RMSNorm",
         "latent attention": config.multi_latent_attention,
@@ -65,6 +82,29 @@ class RMSNorm(torch.nn.RMSNorm):
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         self.weight.sequence_parallel = config.sequence_parallel
+
+
+def _normalise_outputs(layer: TransformerLayerSubmodules) -> None:
+    attention = layer.self_attention.submodules
+    attention.linear_proj = normalised(attention.linear_proj)
+    mlp = layer.mlp.keywords["submodules"]
+    layer.mlp = partial(layer.mlp, submodules=replace(mlp, linear_fc2=normalised(mlp.linear_fc2)))
+
+
+@cache
+def normalised(linear: type[nn.Module]) -> type[nn.Module]:
+    """The row-parallel layer `linear` of either implementation, with an RMSNorm `post_layernorm` over its output."""
+
+    class NormalisedLinear(linear):
+        def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **options: Any) -> None:
+            super().__init__(input_size, output_size, config=config, **options)
+            self.post_layernorm = RMSNorm(config, output_size, config.layernorm_epsilon)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+            output, bias = super().forward(x)
+            return self.post_layernorm(output), bias
+
+    return NormalisedLinear
 
 
 class SDPAttention(MegatronModule):

@@ -77,7 +77,7 @@ def test_dtype(keys, dtype):
 
 @pytest.mark.parametrize("model_type", ["gpt_neox", None])
 def test_unknown_model_type_names_the_known_ones(model_type):
-    with pytest.raises(ModelError, match=rf"model_type {model_type!r} is not one of those we have: qwen3, qwen3_moe"):
+    with pytest.raises(ModelError, match=rf"model_type {model_type!r} is not one of those we have: .*qwen3, qwen3_moe"):
         family_of(QWEN3_4B | {"model_type": model_type})
 
 

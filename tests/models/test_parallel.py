@@ -33,6 +33,18 @@ CASES = [  # kind of model, layout
     ("tied", {"tp": 2, "pp": 2}),
     ("moe", {"tp": 2, "ep": 2, "etp": 2}),
     ("moe, some layers dense", {"pp": 2, "ep": 2}),
+    ("llama", {"tp": 2, "pp": 2}),
+    ("llama 3.1", {}),
+    ("llama 3.1", {"tp": 2, "pp": 2}),
+    ("qwen2", {"tp": 2, "pp": 2}),
+    ("qwen2 tied", {}),
+    ("qwen2 tied", {"tp": 2, "pp": 2}),
+    ("glm4", {}),
+    ("glm4", {"tp": 2, "pp": 2}),
+    ("glm4_moe", {}),
+    ("glm4_moe", {"tp": 2, "pp": 2}),
+    ("glm4_moe", {"tp": 2, "ep": 2}),
+    ("glm4_moe without qk-norm", {"pp": 2, "ep": 2}),
 ]
 BUCKET = 12_000  # bytes: several buckets, and some tensors that are larger
 
@@ -86,7 +98,7 @@ def load_and_export(checkpoints: dict[str, Path], cases: list[tuple[str, dict[st
                     "pp_rank": shard.pipeline.rank,
                     "bytes_read": bytes_read,
                     "bytes_seen": CountingReader.total,
-                    "bytes_held": sum(p.nbytes for chunk in chunks for p in chunk.parameters()),
+                    "bytes_held": sum(entry.tensor.nbytes for entry in shard.entries),
                     "own": own,
                     "again": [bucket_copy(b) for b in export_hf(shard, BUCKET)],
                     "all": [bucket_copy(b) for b in export_hf(shard, BUCKET, across_pp=True)],

@@ -18,34 +18,56 @@ from torch import Tensor, nn
 from slime.models import Family
 
 COMMON = {
-    "vocab_size": 91, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 1e4, "rms_norm_eps": 1e-5,
-    "dtype": "float32",
+    "model_type": "qwen3", "vocab_size": 91, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "max_position_embeddings": 64,
+    "rope_theta": 1e4, "rms_norm_eps": 1e-5, "dtype": "float32", "pad_token_id": 0,
 }  # fmt: skip
-MOE = COMMON | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+MOE = COMMON | {
+    "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+}  # fmt: skip
+SIGMOID_MOE = COMMON | {
+    "n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192, "rope_theta": 5e5,
+}  # fmt: skip
 KINDS: dict[str, dict[str, Any]] = {
     "dense": COMMON,
     "tied": COMMON | {"tie_word_embeddings": True},
     "one group": COMMON | {"num_key_value_heads": 1},
     "moe": MOE,
     "moe, some layers dense": MOE | {"mlp_only_layers": [0], "norm_topk_prob": False},
-}
+    "llama": COMMON | {"model_type": "llama", "rope_theta": 5e5},
+    "llama 3.1": COMMON | {"model_type": "llama", "rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
+    "qwen2": COMMON | {"model_type": "qwen2", "head_dim": None},
+    "glm4": COMMON | {
+        "model_type": "glm4", "attention_bias": True, "partial_rotary_factor": 0.5, "num_key_value_heads": 2,
+    },
+    "glm4_moe": SIGMOID_MOE | {
+        "model_type": "glm4_moe", "attention_bias": True, "partial_rotary_factor": 0.5, "use_qk_norm": True,
+    },
+    "glm4_moe without qk-norm": SIGMOID_MOE | {
+        "model_type": "glm4_moe", "attention_bias": False, "partial_rotary_factor": 0.5, "use_qk_norm": False,
+    },
+    "qwen2 tied": COMMON | {"model_type": "qwen2", "head_dim": None, "tie_word_embeddings": True},
+}  # fmt: skip
 TOKENS = torch.randint(0, COMMON["vocab_size"], (21,), generator=torch.Generator().manual_seed(1))
 LENGTHS = [8, 1, 12]  # of the sequences in TOKENS
 
 
 def make_checkpoint(directory: Path, kind: str, dtype: torch.dtype = torch.float32, **save: Any) -> Path:
     """A random checkpoint of that kind, written by transformers; `save` goes to save_pretrained."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    if "num_experts" in KINDS[kind]:
-        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**KINDS[kind]))
-    else:
-        model = Qwen3ForCausalLM(Qwen3Config(**KINDS[kind]))
+    config = {key: value for key, value in KINDS[kind].items() if value is not None}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "norm" in name else 0.0, 0.3)
+        for name, tensor in model.state_dict().items():  # with the biases of routers, which are buffers
+            tensor.normal_(1.0 if "norm" in name else 0.0, 0.2)
     model.to(dtype).save_pretrained(directory, **save)
     return directory
 
@@ -107,7 +129,7 @@ def megatron_model(
         for stage in [None] if vpp is None else range(vpp):
             model = GPTModel(
                 config=config,
-                transformer_layer_spec=block_spec(config, vp_stage=stage),
+                transformer_layer_spec=block_spec(config, post_norms=family.post_norms, vp_stage=stage),
                 pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
                 post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
                 parallel_output=False,
