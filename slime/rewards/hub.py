@@ -32,14 +32,7 @@ async def grade(args: Any, sample: Any, *, evaluation: bool = False) -> Reward:
 
 
 async def grade_group(args: Any, samples: Sequence[Any], *, evaluation: bool = False) -> list[Reward]:
-    """The rewards of the samples of one prompt; with --group-rm from one call of the custom function."""
-    if not (args.group_rm and args.custom_rm_path):
-        tasks = [asyncio.ensure_future(grade(args, sample, evaluation=evaluation)) for sample in samples]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:  # when one fails, nobody waits for the others
-            for task in tasks:
-                task.cancel()
+    """--group-rm: the rewards of the samples of one prompt from one call of the custom function."""
     name = f"group {samples[0].group_index} ({', '.join(sample.name for sample in samples)})"
     rewards = await call_custom(args, list(samples), name)
     try:

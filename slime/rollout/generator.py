@@ -20,10 +20,11 @@ from slime.data.template import ChatTemplate
 from slime.data.tokenizer import Tokenizer
 from slime.inference.client import GenerateClient, Generation
 from slime.inference.errors import InferenceError
-from slime.rewards import grade_group
+from slime.rewards import settle
 from slime.rollout.hooks import accepts, call
 from slime.rollout.loop import EventLoop, all_of
 from slime.rollout.sampling import Sampling
+from slime.rollout.scores import record
 from slime.rollout.types import Group, RolloutError, flatten
 
 T = TypeVar("T")
@@ -196,9 +197,9 @@ class Generator:
         """Grades what has no reward yet."""
         ungraded = [sample for sample in flatten([members]) if sample.reward is None]
         if ungraded:
-            rewards = await grade_group(job.args, ungraded, evaluation=job.evaluation)
-            for sample, reward in zip(ungraded, rewards, strict=True):
-                sample.reward = reward
+            outcomes = await settle(job.args, ungraded, evaluation=job.evaluation)
+            for sample, outcome in zip(ungraded, outcomes, strict=True):
+                record(sample, outcome, drop=job.args.rm_failure_policy == "drop")
 
     async def _hooked(self, member: Sample | list[Sample], job: Job, hook: Callable) -> Sample | list[Sample]:
         if not isinstance(member, Sample):

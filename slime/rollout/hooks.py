@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from slime.rewards.threads import in_thread
+
 
 async def call(hook: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Calls a hook that may be a coroutine function or a plain one."""
-    result = hook(*args, **kwargs)
-    return await result if inspect.isawaitable(result) else result
+    """Calls a hook that may be a coroutine function or a plain one, which gets a thread: it must not stop the loop."""
+    return await (hook(*args, **kwargs) if inspect.iscoroutinefunction(hook) else in_thread(hook, *args, **kwargs))
 
 
 def accepts(hook: Callable, keyword: str) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from slime.data.sample import Sample, Status
 from slime.inference.client import Generation
+from slime.rollout.scores import FAILURE, RETRIES
 
 END_OF_THINKING = "</think>"
 REPETITION_MIN_CHARACTERS = 1_000
@@ -42,6 +43,7 @@ def rollout_metrics(
         "rollout/raw_reward": float(np.mean(raw_rewards)),
         "rollout/truncated_ratio": _share(sample.status == Status.TRUNCATED for sample in samples),
         **_zero_std(samples, raw_rewards),
+        **_reward_failures("rollout/", samples),
         **_prefix_cache(samples),
         "perf/rollout_time": seconds,
         "perf/longest_sample_tokens_per_sec": float(lengths.max() / seconds),
@@ -61,6 +63,7 @@ def eval_metrics(data: dict[str, dict[str, list[Any]]]) -> dict[str, float]:
         metrics[f"eval/{name}-truncated_ratio"] = _share(results["truncated"])
         if samples := results.get("samples"):
             metrics |= _of_responses(f"eval/{name}", samples) | _pass_at(name, samples, results["rewards"])
+            metrics |= _reward_failures(f"eval/{name}-", samples)
     return metrics
 
 
@@ -103,6 +106,14 @@ def _zero_std(samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, 
     groups = _by_group(samples, rewards)
     same = Counter(round(float(of_group[0]), 1) for of_group in groups if len(of_group) > 1 and len(set(of_group)) == 1)
     return {f"rollout/zero_std/count_{reward}": count for reward, count in sorted(same.items())}
+
+
+def _reward_failures(prefix: str, samples: Sequence[Sample]) -> dict[str, int]:
+    """How many rewards were not had, by --rm-failure-policy 0 or dropped, and how often one was asked for again."""
+    return {
+        f"{prefix}reward_failures": sum(FAILURE in sample.metadata for sample in samples),
+        f"{prefix}reward_retries": sum(sample.metadata.get(RETRIES, 0) for sample in samples),
+    }
 
 
 def _pass_at(name: str, samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, float]:

@@ -13,24 +13,40 @@ from slime.algorithms.advantages import group_normalised, leave_one_out
 from slime.config import Config
 from slime.config.hooks import load_hook
 from slime.data.sample import Sample, SampleError
-from slime.rewards import score
+from slime.rewards import Outcome, score
 from slime.rollout.types import RolloutError
 
+FAILURE, RETRIES = "reward_failure", "reward_retries"  # in a sample's metadata, where there is something to say
 POST_PROCESS = "--custom-reward-post-process-path"
+
+
+def record(sample: Sample, outcome: Outcome, *, drop: bool) -> None:
+    """Writes a reward into its sample; with `drop`, training is to leave out a sample whose reward was not had."""
+    sample.reward = outcome.reward
+    said = {RETRIES: outcome.retries or None, FAILURE: outcome.failure}
+    others = {key: value for key, value in sample.metadata.items() if key not in said}
+    sample.metadata = others | {key: value for key, value in said.items() if value is not None}
+    if outcome.failure is not None and drop:
+        sample.remove_sample = True
 
 
 def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray]:
     """(raw rewards, rewards to train on), each [N].
 
-    --custom-reward-post-process-path replaces all of it. Raises RewardError, naming the sample, for a reward that is no
-    number.
+    A sample that was dropped, as its reward was not had, gets 0 and does not count in its group. All of it is replaced by
+    --custom-reward-post-process-path. Raises RewardError, naming the sample, for a reward that is no number.
     """
     post_process = load_hook(POST_PROCESS, config.custom_reward_post_process_path)
     if post_process is not None:
         raw, rewards = post_process(config, samples)
         return _checked("raw rewards", raw, samples), _checked("rewards", rewards, samples)
     raw_N = np.array([score(sample.name, sample.reward, config.reward_key) for sample in samples])
-    return raw_N, _compared(config, raw_N, [sample.group_index for sample in samples])
+    group_ids_N = np.array([sample.group_index for sample in samples])
+    graded_N = np.array([not (sample.remove_sample and FAILURE in sample.metadata) for sample in samples])
+    rewards_N = np.zeros_like(raw_N)
+    if graded_N.any():
+        rewards_N[graded_N] = _compared(config, raw_N[graded_N], group_ids_N[graded_N])
+    return raw_N, rewards_N
 
 
 def _compared(config: Config, raw_N: np.ndarray, group_ids_N: Sequence[int]) -> np.ndarray:

@@ -85,3 +85,24 @@ async def slow_but_first_fails(args, sample):
 
 def waits_for_the_loop(args, sample):
     return float(loop_turned.wait(20))
+
+
+ASKED = []
+
+
+async def fails_for_the_odd(args, sample):
+    ASKED.append(sample.index)
+    if sample.index % 2:
+        raise ConnectionError("no service")
+    return 1.0
+
+
+async def second_time_lucky(args, sample):
+    ASKED.append(sample.index)
+    if ASKED.count(sample.index) == 1:
+        raise ConnectionError("no service")
+    return 1.0
+
+
+async def group_fails(args, samples):
+    raise ConnectionError("no service")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from slime.data.sample import Sample, Status
-from slime.rewards import RewardError, grade, grade_group
+from slime.rewards import RewardError, settle
+from slime.rewards.hub import grade
 from tests.rewards import hooks
 
 
@@ -25,6 +26,8 @@ def args_of(hook=None, **options):
         "reward_key": None,
         "eval_reward_key": None,
         "rm_timeout": 30,
+        "rm_retries": 0,
+        "rm_failure_policy": "stop",
         "rollout_seed": 42,
     }
     return SimpleNamespace(**defaults | {"custom_rm_path": path} | options)
@@ -39,7 +42,7 @@ def run(args, sample, **kwargs):
 
 
 def run_group(args, samples):
-    return asyncio.run(grade_group(args, samples))
+    return [outcome.reward for outcome in asyncio.run(settle(args, samples))]
 
 
 NAME = r"sample 3 \(group 1, rollout 2\): "
@@ -181,7 +184,7 @@ def test_rewards_of_a_group_that_do_not_fit(hook, message):
 def test_when_one_of_a_group_fails_nobody_waits_for_the_others():
     async def fail():
         with pytest.raises(RewardError, match=r"sample 0 .* raised ValueError: first"):
-            await grade_group(args_of("slow_but_first_fails"), GROUP)
+            await settle(args_of("slow_but_first_fails"), GROUP)
         await asyncio.sleep(0)
         return [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.cancelling()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import aiohttp
@@ -161,6 +162,17 @@ def remove_odd(args: Any, samples: list[Sample]) -> None:
 
 def return_all(args: Any, all_samples: list[list[Sample]], data_source: Any) -> None:
     data_source.add_samples(all_samples)
+
+
+MEETING = threading.Barrier(8)
+
+
+def waits_for_all_eight(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Plain, and slow: it returns only when it runs for eight samples at once."""
+    MEETING.wait(20)
+    sample.tokens, sample.response, sample.response_length = [1, 2, 3], "met", 1
+    sample.status = Sample.Status.COMPLETED
+    return sample
 
 
 # --rollout-function-path, --eval-function-path, --custom-rollout-log-function-path, ...

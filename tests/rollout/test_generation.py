@@ -14,6 +14,7 @@ from slime.inference.router import Router
 from slime.rewards import RewardError
 from slime.rollout.generate import generate_rollout
 from slime.rollout.generator import Generator
+from slime.rollout.metrics import rollout_metrics
 from slime.rollout.producer import Producer, open_source
 from slime.rollout.types import RolloutError, RolloutFnTrainOutput, flatten
 from slime.tiny import Tiny
@@ -162,6 +163,12 @@ class TestCustomGenerate:
         with pytest.raises(RolloutError, match=r"sample \d .*did not return within 0.2 s"):
             roll(open_generator(make_config(**option)))
 
+    def test_that_is_a_plain_function_does_not_stop_the_others(
+        self, make_config: MakeConfig, open_generator: Open
+    ) -> None:
+        config = open_generator(make_config(custom_generate_function_path=f"{HOOKS}.waits_for_all_eight"))
+        assert [sample.response for sample in flatten(roll(config).samples)] == ["met"] * 8
+
 
 class TestRewards:
     def test_custom(self, make_config: MakeConfig, open_generator: Open) -> None:
@@ -194,6 +201,18 @@ class TestRewards:
         with pytest.raises(RewardError, match=r"sample [23] \(group 1, .*raised ValueError: judge is down"):
             roll(config)
         assert len(flatten(roll(config.replace(custom_rm_path=f"{HOOKS}.length_reward")).samples)) == 8  # it goes on
+
+    def test_that_raises_is_dropped_and_counted(self, make_config: MakeConfig, open_generator: Open) -> None:
+        """Group 1 gets no rewards: it is in the batch, with nothing to train on, and the others are as they were."""
+        options = {"rm_failure_policy": "drop", "rm_retries": 1}
+        config = open_generator(make_config(custom_rm_path=f"{HOOKS}.raises_for_group_one", **options))
+        samples = flatten(roll(config).samples)
+        assert [sample.remove_sample for sample in samples] == [False] * 2 + [True] * 2 + [False] * 4
+        for sample in samples[2:4]:
+            assert sample.reward == 0.0 and sample.metadata["reward_retries"] == 1
+            assert sample.metadata["reward_failure"].startswith(f"{sample.name}: {HOOKS}.raises_for_group_one raised")
+        metrics = rollout_metrics(samples, [0.0] * 8, seconds=1, num_gpus=1)
+        assert (metrics["rollout/reward_failures"], metrics["rollout/reward_retries"]) == (2, 2)
 
 
 class TestHooks:

@@ -34,6 +34,8 @@ def test_rollout() -> None:
         "rollout/thinking_ratio": pytest.approx(1 / 6),
         "rollout/raw_reward": pytest.approx(2.5 / 6),
         "rollout/truncated_ratio": pytest.approx(1 / 6),
+        "rollout/reward_failures": 0,
+        "rollout/reward_retries": 0,
         "rollout/zero_std/count_0.0": 1,
         "rollout/zero_std/count_1.0": 1,
         "rollout/prefix_cache_hit_rate": 0.75,
@@ -69,6 +71,8 @@ def test_eval() -> None:
         "eval/col/response_len/min": 0,
         "eval/col/repetition_frac": 0,
         "eval/col/thinking_ratio": 0.75,
+        "eval/col-reward_failures": 0,
+        "eval/col-reward_retries": 0,
         "eval/col-pass@1": 0.25,
         "eval/col-pass@2": 0.5,
     }

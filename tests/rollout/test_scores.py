@@ -9,8 +9,8 @@ import pytest
 from slime.config import Config
 from slime.config.hooks import HookError
 from slime.data.sample import SampleError
-from slime.rewards import RewardError
-from slime.rollout.scores import rewards_for_training
+from slime.rewards import Outcome, RewardError
+from slime.rollout.scores import record, rewards_for_training
 from slime.rollout.types import RolloutError
 from tests.rollout.samples import finished
 
@@ -25,6 +25,21 @@ def test_compared_within_the_group_by_id(make_config: Callable[..., Config]) -> 
     assert raw.tolist() == [1, 5, 0, 5]
     assert rewards == pytest.approx([0.70711, 0, -0.70711, 0], abs=1e-5)
     assert (rewards[1], rewards[3]) == (0, 0)
+
+
+def test_a_sample_whose_reward_was_not_had_and_is_dropped_counts_for_nobody(make_config: Callable[..., Config]) -> None:
+    """1, 0 and one that would be 0, too, had it not been dropped: as without it; and one with policy zero."""
+    samples = [finished(i, [3], reward=reward) for i, reward in enumerate((1.0, 0.0, 0.7))]
+    record(samples[2], Outcome(0.0, 0, "the judge is down"), drop=True)
+    assert samples[2].remove_sample and samples[2].reward == 0.0
+    _, rewards = rewards_for_training(make_config(), samples)
+    assert rewards == pytest.approx([0.70711, -0.70711, 0], abs=1e-5)
+
+    samples[2].remove_sample = False
+    record(samples[2], Outcome(0.0, 2, "the judge is down"), drop=False)
+    _, rewards = rewards_for_training(make_config(), samples)
+    assert rewards == pytest.approx([1.1547, -0.57735, -0.57735], abs=1e-4) and not samples[2].remove_sample
+    assert samples[2].metadata == {"reward_failure": "the judge is down", "reward_retries": 2}
 
 
 def test_switches(make_config: Callable[..., Config]) -> None:

@@ -1,0 +1,141 @@
+"""Reward services: a real server, which answers as it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from slime.data.sample import Sample
+from slime.rewards import RewardError, RewardFailure
+from slime.rewards.catalogue import judged
+
+
+class Service:
+    """Answers one after the other: (status, JSON or text); the last one for ever."""
+
+    def __init__(self, *answers: tuple[int, Any]) -> None:
+        self.answers, self.asked = list(answers), []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.asked.append((request.path, await request.json()))
+        status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return web.Response(status=status, text=body) if isinstance(body, str) else web.json_response(body, status=status)
+
+
+def verdict(service: Service, rm_type: str, sample: Sample | None = None, **options: Any):
+    sample = sample or Sample(index=3, prompt="2+2?", response="<think>hm</think>4", label="4", metadata={"k": 1})
+    defaults = {"rm_timeout": 20, "reward_key": None, "rm_judge_model": "judge", "rm_judge_prompt": None}
+
+    async def serve_and_ask():
+        app = web.Application()
+        app.router.add_post("/{path:.*}", service.handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            return await judged(SimpleNamespace(rm_url=url, **defaults | options), sample, rm_type)
+        finally:
+            await runner.cleanup()
+
+    return asyncio.run(serve_and_ask())
+
+
+@pytest.mark.parametrize("answer", [0.5, {"score": 0.5}, {"reward": 0.5, "more": "x"}])
+def test_a_remote_reward(answer: Any) -> None:
+    service = Service((200, answer))
+    assert verdict(service, "remote_rm").reward == 0.5
+    assert service.asked == [
+        ("/", {"prompt": "2+2?", "response": "<think>hm</think>4", "label": "4", "metadata": {"k": 1}})
+    ]
+
+
+def test_a_remote_reward_of_several_parts() -> None:
+    assert verdict(Service((200, {"style": 0.25, "right": 1})), "remote_rm", reward_key="style").reward["style"] == 0.25
+
+
+@pytest.mark.parametrize("answer", ["no JSON", {"value": 1}, [1.0], None, True, {"score": "1"}])
+def test_an_answer_that_is_no_reward(answer: Any) -> None:
+    with pytest.raises(RewardFailure, match=r"sample 3 .*reward service http"):
+        verdict(Service((200, answer)), "remote_rm")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_service_is_asked_again(status: int) -> None:
+    service = Service((status, "busy"), (200, 1.0))
+    assert verdict(service, "remote_rm").score == 1.0 and len(service.asked) == 2
+
+
+def test_a_refusal_is_final_and_says_the_service_s_words() -> None:
+    service = Service((400, "no such task"), (200, 1.0))
+    with pytest.raises(RewardFailure, match=r"sample 3 .*400 Bad Request: no such task"):
+        verdict(service, "remote_rm")
+    assert len(service.asked) == 1
+
+
+def test_the_deadline_holds_over_all_tries() -> None:
+    with pytest.raises(RewardFailure, match=r"no reward within 0.5 s \(--rm-timeout\); last: 503 .*busy"):
+        verdict(Service((503, "busy")), "remote_rm", rm_timeout=0.5)
+
+
+def test_nobody_there() -> None:
+    args = SimpleNamespace(rm_url="http://127.0.0.1:9", rm_timeout=0.4, reward_key=None)
+    with pytest.raises(RewardFailure, match=r"no reward within 0.4 s .*last: Cannot connect"):
+        asyncio.run(judged(args, Sample(response="4"), "remote_rm"))
+    with pytest.raises(RewardError, match="Give --rm-url"):
+        asyncio.run(judged(SimpleNamespace(rm_url=None), Sample(response="4"), "remote_rm"))
+
+
+def test_a_reward_model_reads_prompt_and_response() -> None:
+    service = Service((200, [{"embedding": [-1.5], "meta_info": {}}]))
+    assert verdict(service, "reward_model").score == -1.5
+    assert service.asked == [("/classify", {"text": "2+2?<think>hm</think>4"})]
+
+
+def test_an_embedding_is_no_reward() -> None:
+    with pytest.raises(RewardFailure, match="not one score: is it a reward model"):
+        verdict(Service((200, [{"embedding": [0.1, 0.2]}])), "reward_model")
+
+
+def said(text: str) -> tuple[int, Any]:
+    return 200, {"choices": [{"message": {"content": text}}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("It is right.\nScore: 1", 1),
+        ("**Score: 0**", 0),
+        ("Score: 7/10", 0.7),
+        ("<think>Score: 1</think>Bad.\nScore: 0.5", 0.5),
+    ],
+)
+def test_a_judge(text: str, score: float) -> None:
+    service = Service(said(text))
+    assert verdict(service, "judge").score == pytest.approx(score)
+    ((path, body),) = service.asked
+    question = body["messages"][0]["content"]
+    assert path == "/v1/chat/completions" and body["model"] == "judge"
+    assert "2+2?" in question and "[Reference]\n4\n" in question and "hm" not in question
+
+
+@pytest.mark.parametrize("text", ["Fine.", "Score: 1\nbut then again", "Score: 1/0", "<think>Score: 1", ""])
+def test_a_judge_without_a_score_is_a_failure(text: str) -> None:
+    with pytest.raises(RewardFailure, match='did not end with a line "Score: X"'):
+        verdict(Service(said(text)), "judge")
+
+
+def test_the_question_put_to_a_judge(tmp_path: Path) -> None:
+    """Braces in a response stand for themselves."""
+    file = tmp_path / "judge.txt"
+    file.write_text("Q {prompt} A {response} L {label} {other}")
+    service = Service(said("Score: 1"))
+    sample = Sample(prompt=[{"role": "user", "content": "hi"}], response="{label}", label="x")
+    verdict(service, "judge", sample, rm_judge_prompt=str(file))
+    assert service.asked[0][1]["messages"][0]["content"] == "Q user: hi A {label} L x {other}"
