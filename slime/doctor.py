@@ -207,11 +207,11 @@ def optional_packages(gpus: bool) -> Iterator[Finding]:
         )
     for package, cost in OPTIONAL_ON_GPUS.items():
         version = _version("py-spy" if package == "ray[default]" else package)
-        if version:
-            yield Finding("optional", package, version)
+        if version or gpus:
+            lack = (Verdict.OK, "") if version else (Verdict.LACK, cost)
+            yield Finding("optional", package, version or "missing", *lack)
         else:
-            note = cost if gpus else f"{cost}; not needed on a CPU"
-            yield Finding("optional", package, "missing", Verdict.LACK if gpus else Verdict.OK, note)
+            yield Finding("optional", package, "not needed on a CPU")
 
 
 # -- limits, network, Ray --------------------------------------------------------------------------

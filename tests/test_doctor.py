@@ -72,7 +72,14 @@ def test_what_a_gpu_machine_lacks_costs_something_there_only(monkeypatch):
     pretend_installed(monkeypatch, {})
     engine = {gpus: by_name(list(doctor.optional_packages(gpus)))["transformer-engine"] for gpus in (True, False)}
     assert engine[True].verdict is Verdict.LACK
-    assert engine[False].verdict is Verdict.OK and "not needed on a CPU" in engine[False].note
+    assert engine[False].verdict is Verdict.OK and "not needed on a CPU" in engine[False].value
+
+
+def test_what_is_missing_is_never_ticked_off(monkeypatch):
+    pretend_installed(monkeypatch, {})
+    for gpus in (True, False):
+        found = [*doctor.packages(gpus), *doctor.optional_packages(gpus)]
+        assert [one.name for one in found if one.value == "missing" and one.verdict is Verdict.OK] == []
 
 
 def test_every_pin_is_exact():

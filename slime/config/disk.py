@@ -59,7 +59,7 @@ def _checkpoint(
 ) -> Architecture | None:
     """The architecture of a checkpoint; what is wrong with it is added to `found`."""
     if not directory.is_dir():
-        fix = "name a directory with config.json, safetensors and tokenizer"
+        fix = _made_by(directory) or "name a directory with config.json, safetensors and tokenizer"
         if re.fullmatch(r"[\w.-]+/[\w.-]+", str(directory)):  # looks like the name of a model, not of a directory
             fix = f"download it first: hf download {directory} --local-dir {directory.name}"
         found.problems.append(Problem(option, f"there is no directory {directory}", fix))
@@ -128,11 +128,17 @@ def _prompt_file(option: str, path: str) -> Iterator[Problem]:
     if lines and not re.fullmatch(r"-?\d*:-?\d*\]", lines):
         yield Problem(option, f"{path!r} does not end in a slice of lines", "file@[first:end]; both may be left out")
     if not file.is_file():
-        yield Problem(option, f"there is no file {file}", "relative paths start where the command runs")
+        fix = _made_by(file) or "relative paths start where the command runs"
+        yield Problem(option, f"there is no file {file}", fix)
     elif file.stat().st_size == 0:
         yield Problem(option, f"{file} is empty", "one prompt a line, as a JSON object")
     elif file.suffix not in PROMPT_FILES:
         yield Problem(option, f"{file} is neither {' nor '.join(PROMPT_FILES)}", "convert it; one prompt a line or row")
+
+
+def _made_by(path: Path) -> str:
+    """What makes the files that configs/tiny-*.yaml name, in words; nothing of other files."""
+    return "`bash scripts/quickstart.sh` makes it" if path.parts[:2] == ("build", "tiny") else ""
 
 
 def _flag(name: str) -> str:

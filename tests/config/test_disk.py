@@ -94,6 +94,12 @@ def test_a_name_instead_of_a_directory_is_answered_with_how_to_download_it():
     assert "there is no directory" in problem and "hf download Qwen/Qwen3-30B-A3B" in problem
 
 
+def test_what_the_quickstart_makes_is_answered_with_how_to_make_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    problems, _ = found(Path("build/tiny/col/cold-start"), "--prompt-data", "build/tiny/col/train.jsonl", "other.jsonl")
+    assert ["bash scripts/quickstart.sh" in problem for problem in problems] == [True, True, False]
+
+
 def test_the_reference_model_is_looked_at_too(tiny, tmp_path):
     (problem,), _ = found(tiny, "--ref-load", str(tmp_path / "nowhere"))
     assert problem.startswith("--ref-load: there is no directory")
