@@ -90,6 +90,17 @@ pip_install() { # a stage that was interrupted may have left half a package, so 
     run_stage "$name" "$VENV/bin/python" -m pip install --progress-bar off "${again[@]}" "$@"
 }
 
+# The checkout whose slime an environment has, if that is another one than this and still there.
+other_checkout() {
+    local file other
+    for file in "$VENV"/lib/python*/site-packages/slime-*.dist-info/direct_url.json; do
+        [ -f "$file" ] || continue
+        other=$(sed -n 's|.*"url": *"file://\([^"]*\)".*|\1|p' "$file")
+        other=$(printf '%b' "${other//%/\\x}")  # a URL has %20 for a space
+        if [ -d "$other" ] && [ ! "$other" -ef . ]; then echo "$other"; fi
+    done
+}
+
 PRINT=$(fingerprint)
 STAMP=$VENV/.slime-installed
 INSTALLED="" INSTALLED_DEV=""
@@ -107,6 +118,12 @@ if command -v flock > /dev/null && ! flock -n 9; then
 fi
 if [ -e "$VENV" ] && [ ! -f "$VENV/pyvenv.cfg" ] && [ -n "$(ls -A "$VENV")" ]; then
     fail "$VENV is there and is no virtual environment: move it away, or name another directory"
+fi
+OTHER=$(other_checkout)
+if [ -n "$OTHER" ]; then
+    fail "$VENV is the environment of $OTHER, which an install from here would make use this checkout's slime." \
+        "\nName another directory: scripts/install.sh .venv-of-this-checkout" \
+        "\nOr, if this checkout is to have it: $VENV/bin/python -m pip uninstall -y slime, and run this again"
 fi
 FREE=$(df -Pm "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')
 if [ ! -x "$VENV/bin/python" ] && [ "$FREE" -lt 4000 ]; then

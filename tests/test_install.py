@@ -5,6 +5,7 @@ pip itself is replaced by a script that notes how it was called; the real instal
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import textwrap
@@ -82,6 +83,30 @@ def test_what_tests_need_is_added_to_what_is_there(venv):
     assert any("requirements/dev.txt" in call for call in calls(venv))
     install(str(venv))
     assert calls(venv) == [], "more than was asked for is there already"
+
+
+def editable_of(venv: Path, checkout: Path) -> None:
+    """As pip notes where an editable install comes from (PEP 610)."""
+    info = venv / "lib" / "python3.11" / "site-packages" / "slime-0.1.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    url = {"dir_info": {"editable": True}, "url": checkout.as_uri()}
+    (info / "direct_url.json").write_text(json.dumps(url))
+
+
+def test_the_environment_of_another_checkout_is_left_alone(venv, tmp_path_factory):
+    other = tmp_path_factory.mktemp("the other")
+    editable_of(venv, other)
+    said = install(str(venv))
+    assert said.returncode == 1
+    assert f"{venv} is the environment of {other}" in said.stderr and "pip uninstall -y slime" in said.stderr
+    assert calls(venv) == []
+
+
+def test_an_environment_of_this_checkout_or_of_one_that_is_gone_is_taken(venv, tmp_path):
+    for checkout in (ROOT, tmp_path / "gone"):
+        (venv / ".slime-installed").unlink(missing_ok=True)
+        editable_of(venv, checkout)
+        assert install(str(venv)).returncode == 0
 
 
 def test_without_a_fitting_python_it_says_what_to_install(tmp_path):
