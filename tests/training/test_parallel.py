@@ -17,6 +17,7 @@ VPP2 = (*PP2, "--virtual-pipeline-model-parallel-size", "2")
 TP2 = ("--tensor-model-parallel-size", "2")
 SP = ("--sequence-parallel",)
 CP2 = ("--context-parallel-size", "2")
+CP4 = ("--context-parallel-size", "4")
 EP2 = ("--expert-model-parallel-size", "2")
 ETP1 = ("--expert-tensor-parallel-size", "1")
 OVERLAP = ("--overlap-grad-reduce", "--overlap-param-gather")
@@ -25,6 +26,17 @@ PER_TOKEN = ("--calculate-per-token-loss",)
 EVERYTHING = (
     *("--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3", "--use-unbiased-kl"),
     *("--entropy-coef", "0.01", "--normalize-advantages", "--eps-clip-high", "0.28", "--eps-clip-c", "3"),
+)
+HOOKS = "tests.training.hooks"
+OF_WHOLE_SAMPLES = (
+    *("--advantage-estimator", "gspo", "--use-opsm", "--opsm-delta", "0.001"),
+    *("--use-mis", "--mis-level", "sequence", "--mis-clip-low", "0.01"),
+    *("--custom-pg-loss-reducer-function-path", f"{HOOKS}.by_a_constant_length"),
+    *("--custom-advantage-function-path", f"{HOOKS}.rising"),
+)
+RETURNS = (
+    *("--advantage-estimator", "reinforce_plus_plus", "--gamma", "0.9", "--normalize-advantages"),
+    *("--kl-coef", "0.1", "--use-tis", "--custom-tis-function-path", f"{HOOKS}.half_without_the_first_token"),
 )
 BALANCED = ("--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01")
 STEPS = 2
@@ -75,6 +87,10 @@ LAYOUTS = {
     "PP2 with two virtual stages": Layout(2, VPP2, {"micro_batch_size": 2, "micro_batch_multiple": 2}, model="deep"),
     "CP2": Layout(2, CP2),
     "CP2, everything in the loss": Layout(2, CP2, {"micro_batch_size": 5}, shared=EVERYTHING),
+    "CP2, what is of whole samples": Layout(2, CP2, {"micro_batch_size": 5}, shared=OF_WHOLE_SAMPLES),
+    "CP2, returns": Layout(2, CP2, shared=RETURNS),
+    "DP2, returns": Layout(2, shared=RETURNS),
+    "PP2, returns": Layout(2, PP2, shared=RETURNS),
     "MoE DP2": Layout(2, model="moe"),
     "MoE EP2": Layout(2, EP2, model="moe"),
     "MoE EP2, a rank without any sample": Layout(2, EP2, model="moe", samples=1),
@@ -85,6 +101,8 @@ LAYOUTS = {
     "MoE CP2 with balancing losses": one_by_one(2, CP2),
     "TP2 with SP, DP2": Layout(4, TP2 + SP),
     "PP2 CP2": Layout(4, PP2 + CP2),
+    "CP4, returns": Layout(4, CP4, {"micro_batch_size": 5}, shared=RETURNS),
+    "PP2 CP2, what is of whole samples": Layout(4, PP2 + CP2, shared=OF_WHOLE_SAMPLES),
 }
 
 
@@ -100,7 +118,7 @@ def checkpoints(tmp_path_factory):
 
 
 def case(checkpoints, model, options, samples, packing):
-    if "--use-kl-loss" in options:
+    if {"--use-kl-loss", "--kl-coef"} & set(options):
         options = (*options, "--ref-load", checkpoints["reference"])
     count, multiple = samples
     return checkpoints[model], options, varied(count, multiple=multiple), {"num_steps": STEPS, **packing}
