@@ -123,11 +123,13 @@ def grpo(sort: Tiny, cold_start: Path, tmp_path_factory: pytest.TempPathFactory)
 DECOUPLED = ["--no-colocate", "--actor-num-gpus-per-node", "1", "--rollout-num-gpus", "1"]
 
 
+def column(run_dir: Path, name: str) -> list[float]:
+    return [row[name] for row in read_metrics(run_dir) if name in row]
+
+
 def shortcomings(run_dir: Path) -> list[str]:
     """What a run lacks of having learnt."""
-    rows = read_metrics(run_dir)
-    rewards = [row["rollout/raw_reward"] for row in rows if "rollout/raw_reward" in row]
-    held_out = [row["eval/sort"] for row in rows if "eval/sort" in row]
+    rewards, held_out = column(run_dir, "rollout/raw_reward"), column(run_dir, "eval/sort")
     first, last = sum(rewards[:3]) / 3, sum(rewards[-5:]) / 5
     checks = {
         f"30 steps, not {len(rewards)}": len(rewards) == 30,
@@ -143,11 +145,7 @@ def shortcomings(run_dir: Path) -> list[str]:
 def test_learns(grpo, tmp_path, placement):
     output = train(tmp_path, *grpo, *placement)
     assert shortcomings(tmp_path / "run") == []
-    differences = [
-        row["train/train_rollout_logprob_abs_diff_max"]
-        for row in read_metrics(tmp_path / "run")
-        if "train/train_rollout_logprob_abs_diff_max" in row
-    ]
+    differences = column(tmp_path / "run", "train/train_rollout_logprob_abs_diff_max")
     assert len(differences) == 30
     assert max(differences) < 1e-4
     assert RunDir.open(tmp_path / "run").read_samples().keys() >= {0, 30}
@@ -168,8 +166,20 @@ def test_tensor_parallel_training_into_two_engines(grpo, tmp_path):
     """The comparison stops the run if the engines have other weights than the trainers after any update."""
     options = ["--no-colocate", "--tensor-model-parallel-size", "2", "--rollout-num-gpus", "2", "--cpu-slots", "4"]
     train(tmp_path, *grpo, *options, "--num-rollout", "2", "--skip-eval-before-train", "--check-weight-update-equal")
-    rows = read_metrics(tmp_path / "run")
-    assert sum("rollout/raw_reward" in row for row in rows) == 2
+    assert len(column(tmp_path / "run", "rollout/raw_reward")) == 2
+
+
+def test_mixture_of_experts_against_a_reference(grpo, tmp_path):
+    """Experts divided between two ranks. Random rewards move the policy away from the reference, which it equals at first."""
+    model = make_tiny(tmp_path / "tiny", "sort", moe=True).model
+    options = ["--hf-checkpoint", str(model), "--expert-model-parallel-size", "2", "--check-weight-update-equal"]
+    reference = ["--ref-load", str(model), "--use-kl-loss", "--kl-loss-coef", "0.01", "--kl-loss-type", "low_var_kl"]
+    quick = ["--num-rollout", "2", "--rm-type", "random", "--skip-eval-before-train", "--lr-warmup-iters", "0"]
+    train(tmp_path, *grpo, *options, *reference, *quick)
+    kl_losses = column(tmp_path / "run", "train/kl_loss")
+    assert len(kl_losses) == 8
+    assert kl_losses[0] == pytest.approx(0, abs=1e-9) and min(kl_losses[1:]) > 0
+    assert max(column(tmp_path / "run", "train/train_rollout_logprob_abs_diff_max")) < 1e-4
 
 
 def test_killed_driver_leaves_nothing(grpo, tmp_path):
@@ -193,13 +203,22 @@ def test_interrupt_ends_everything_and_says_so(grpo, tmp_path):
     assert "slime: interrupted" in output and "Traceback" not in output
 
 
-def test_dead_engine_ends_the_run_as_its_cause(grpo, tmp_path):
+def is_engine(process: psutil.Process) -> bool:
+    return process.cmdline()[1:3] == ["-m", "slime.inference.launch"]
+
+
+def is_router(process: psutil.Process) -> bool:
+    return process.name().startswith("sglang::router")
+
+
+@pytest.mark.parametrize(("is_it", "name"), [(is_engine, "engine 0"), (is_router, "the router")], ids=["engine", "router"])
+def test_dead_server_ends_the_run_as_its_cause(grpo, tmp_path, is_it, name):
     with driver(tmp_path, *grpo) as process:
         wait_for(tmp_path / "run" / "metrics.jsonl", "train/loss", process)
-        (engine,) = [p for p in marked(tmp_path) if p.cmdline()[1:3] == ["-m", "slime.inference.launch"]]
-        engine.kill()
+        (server,) = [process for process in marked(tmp_path) if is_it(process)]
+        server.kill()
         assert process.wait(90) == 1
         assert_nothing_left(tmp_path)
     output = (tmp_path / "output").read_text()
-    assert "engine 0 has ended unasked" in output
+    assert f"{name} has ended unasked" in output
     assert "Traceback (most recent call last):\n  File \"" + str(REPOSITORY / "train.py") not in output

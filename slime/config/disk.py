@@ -18,6 +18,7 @@ from slime.config.errors import Problem
 from slime.config.sections import ModelArgs
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+NEVER_TIED_BY_SGLANG = {"qwen3_moe", "glm4_moe"}  # its models/qwen3_moe.py and glm4_moe.py don't read the setting
 PROMPT_FILES = (".jsonl", ".parquet")
 SHOWN = 5  # tensors in a message; a wrong checkpoint can have tens of thousands
 
@@ -44,6 +45,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
     if found.model:
         found.problems += _stated_differently(config, found.model)
         found.problems += _indivisible(config, found.model, unsound)
+        found.problems += _tied_in_vain(config, found.model)
     prompts = [("prompt_data", path) for path in config.prompt_data]
     prompts += [("eval_prompt_data", path) for path in config.eval_prompt_data[1::2]]
     for option, path in prompts:
@@ -120,6 +122,15 @@ def _indivisible(c: Config, model: Architecture, unsound: set[str]) -> Iterator[
             yield Problem(_flag(option), f"is {size}, but the model has no {what}", "leave it out")
         elif count % size:
             yield Problem(_flag(option), f"{size} does not divide the model's {count} {what}", "choose a divisor")
+
+
+def _tied_in_vain(c: Config, model: Architecture) -> Iterator[Problem]:
+    """SGLang would give such a model an output layer of zeros, and sample every token with the same probability."""
+    tied = not model["untie_embeddings_and_output_weights"]
+    if tied and model.model_type in NEVER_TIED_BY_SGLANG and c.loss_type != "sft_loss":
+        what = f"{c.hf_checkpoint}/config.json ties the output layer to the embedding, which SGLang ignores for"
+        fix = "save the model with an lm_head.weight of its own and tie_word_embeddings false"
+        yield Problem("--hf-checkpoint", f"{what} {model.model_type}", fix)
 
 
 def _prompt_file(option: str, path: str) -> Iterator[Problem]:

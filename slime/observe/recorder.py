@@ -17,11 +17,13 @@ from contextlib import contextmanager
 
 from slime.observe.console import Console
 from slime.observe.metrics import Metrics
+from slime.observe.names import LOGPROB_DIFF
 from slime.observe.run_dir import RunDir, Transcript
 from slime.observe.timeline import Timeline
 from slime.observe.trackers import Tracker
 
 Row = dict[str, float]
+SUSPICIOUS_DIFFERENCE = 0.1  # nats; far more than rounding, far less than what other weights give
 CLOCKS = {"train_wait": "waiting for rollout", "train": "training on rollout"}  # what a person calls them
 ELSEWHERE = {  # what other processes time: name -> process, in the order of their work
     "sleep": "engines",
@@ -76,6 +78,7 @@ class Recorder:
         self._metrics = Metrics(run, trackers, warn=console.warn)
         self._timeline = Timeline(run)
         self._optimizer_steps = 0
+        self._doubted = False
 
     @contextmanager
     def step(self, rollout_id: int) -> Iterator[StepRecord]:
@@ -90,7 +93,18 @@ class Recorder:
         for row in record.train_rows:
             self._metrics.log(row, step=self._optimizer_steps)
             self._optimizer_steps += 1
-        self.console.step(rollout_id, {**(record.train_rows[0] if record.train_rows else {}), **metrics})
+        shown = {**(record.train_rows[0] if record.train_rows else {}), **metrics}
+        self.console.step(rollout_id, shown)
+        self._doubt_the_engines(rollout_id, shown.get(LOGPROB_DIFF, 0.0))
+
+    def _doubt_the_engines(self, rollout_id: int, difference: float) -> None:
+        """Says once that trainer and engine do not run the same model."""
+        if difference > SUSPICIOUS_DIFFERENCE and not self._doubted:
+            self._doubted = True
+            self.console.warn(
+                f"rollout {rollout_id}: trainer and engine give a sampled token log-probs that differ by {difference:.2g} on"
+                " average: they do not run the same weights. --check-weight-update-equal tells whether the update is at fault."
+            )
 
     def eval(self, step: int, evaluate: Callable[[int], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:
         """Runs `evaluate(step)`, after `step` steps, and records what it measured and the transcripts of each set."""

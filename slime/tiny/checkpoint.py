@@ -90,12 +90,13 @@ def model_config(*, moe: bool, num_layers: int) -> dict[str, Any]:
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
             "router_aux_loss_coef": 0.001,
+            "tie_word_embeddings": False,  # SGLang never ties those of this architecture
         }
     return config
 
 
 def weight_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """HF names and shapes of all weights; the output layer is tied to the embedding and has none of its own."""
+    """HF names and shapes of all weights; an output layer that is tied to the embedding has none of its own."""
     yield "model.embed_tokens.weight", (config["vocab_size"], HIDDEN)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
@@ -114,6 +115,8 @@ def weight_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
         else:
             yield from feed_forward_shapes(f"{layer}.mlp", FFN)
     yield "model.norm.weight", (HIDDEN,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (config["vocab_size"], HIDDEN)
 
 
 def feed_forward_shapes(prefix: str, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -125,7 +128,7 @@ def feed_forward_shapes(prefix: str, width: int) -> Iterator[tuple[str, tuple[in
 def initial_weight(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     if len(shape) == 1:
         return np.ones(shape, np.float32)
-    scale = 0.05 if "embed_tokens" in name else 0.7 / math.sqrt(HIDDEN)
+    scale = 0.05 if shape[0] == len(VOCABULARY) else 0.7 / math.sqrt(HIDDEN)
     return rng.standard_normal(shape, np.float32) * np.float32(scale)
 
 

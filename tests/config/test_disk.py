@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slime.config import architecture, disk, load
+from slime.tiny.checkpoint import write_checkpoint
 
 # What scripts for this model state (MODEL_ARGS).
 STATED = (
@@ -193,3 +194,12 @@ def test_prompt_and_eval_files_that_cannot_be_used_are_said(tiny, prompts, tmp_p
     messages = ["there is no file", "is empty", "does not end in a slice", "is neither .jsonl nor", "there is no file"]
     assert [message in problem for message, problem in zip(messages, problems, strict=True)] == [True] * 5
     assert [problem.partition(":")[0] for problem in problems[-2:]] == ["--eval-prompt-data", "--eval-config"]
+
+
+def test_tied_output_layer_that_the_engine_would_leave_at_zero(tmp_path):
+    model = write_checkpoint(tmp_path / "model", moe=True)
+    file = model / "config.json"
+    assert found(model)[0] == []
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": True}))
+    assert [text for text in found(model)[0] if "lm_head.weight of its own" in text]
+    assert not [text for text in found(model, "--loss-type", "sft_loss")[0] if "lm_head.weight of its own" in text]

@@ -71,3 +71,12 @@ def test_evaluation_is_logged_and_its_transcripts_kept(run, recorder):
     assert run.read_samples()[20][0]["response"] == "2"
     assert "held out: col" in recorder.console.terminal.stream.getvalue()
     assert spans(run) == [("eval", {"step": 20})]
+
+
+def test_engines_that_run_another_model_are_doubted_once(run, recorder):
+    for rollout_id, difference in enumerate((0.01, 0.3, 0.4)):
+        with recorder.step(rollout_id) as step:
+            step.add({}, [{"train/train_rollout_logprob_abs_diff": difference}])
+    output = recorder.console.terminal.stream.getvalue()
+    assert output.count("do not run the same weights") == 1
+    assert "rollout 1: " in output and "differ by 0.3" in output
