@@ -15,7 +15,7 @@ from slime.rewards.math_text import normalise, plain_words
 from slime.rewards.verdict import Verdict, right, wrong
 
 _LETTER = re.compile(r"(?:option |choice )?[(\[]?([A-Z])(?:[)\]]|(?=[.:,\s])|$)[.:,]?\s*(.*)", re.IGNORECASE | re.DOTALL)
-_ANOTHER = re.compile(r"\b(?:or|and|/|not)\b\s*[(\[]?[A-Z]\b|[,/&]\s*[(\[]?[A-Z]\b[)\]]?\s*$", re.IGNORECASE)
+_ANOTHER = re.compile(r"\b(?:or|and|not|nor|Or|And|OR|AND)\b\s*[(\[]?[A-Za-z]\b|[,/&;]\s*[(\[]?[A-Z]\b")
 
 
 def gpqa(args: Any, sample: Any) -> Verdict:
@@ -57,7 +57,7 @@ def _chosen(answer: str, choices: dict[str, str]) -> str | None:
     if len(same) == 1:
         return same[0]
     match = _LETTER.fullmatch(answer)
-    if match is None or _ANOTHER.search(match[2]) or (match[1].islower() and match[2]):
+    if match is None or _ANOTHER.search(answer, match.end(1)) or (match[1].islower() and match[2]):
         return None
     letter, text = match[1].upper(), match[2].strip()
     if choices and letter not in choices:

@@ -10,7 +10,7 @@ from typing import Any
 
 from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated
 from slime.rewards.label import label_of
-from slime.rewards.math_compare import same_literally
+from slime.rewards.math_text import same_literally
 from slime.rewards.verdict import Verdict, right, wrong
 from slime.rewards.workers import WorkerDied, workers
 

@@ -1,0 +1,103 @@
+"""--rm-type code: programs that pass, that don't, and that try to get away."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import pytest
+
+from slime.data.sample import Sample
+from slime.rewards import RewardError, sandbox
+from slime.rewards.code import code
+
+ADD = [{"input": "2 3", "output": "5"}, {"input": "-1 1\n", "output": "0\n"}]
+isolated = pytest.mark.skipif("NOT CUT OFF" in sandbox.isolation(), reason="this machine allows no namespaces")
+
+
+def verdict(program: str, tests: object):
+    sample = Sample(index=3, response=f"Here:\n```python\n{program}\n```\n", metadata={"tests": tests})
+    return asyncio.run(code(None, sample))
+
+
+def test_a_program_that_is_right() -> None:
+    given = verdict("a, b = map(int, input().split())\nprint(a + b)", ADD)
+    assert given.score == 1 and "passes 2 tests" in given.reason and "limited" in given.reason
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("print(5)", "test 2 of 2: printed '5'"),
+        ("print(5", "test 1 of 2: status 1: SyntaxError: '[(]' was never closed"),
+        ("1/0", "test 1 of 2: status 1: ZeroDivisionError"),
+        ("bytearray(1 << 40)", "test 1 of 2: status 1: MemoryError"),
+        ("open('big', 'wb').write(bytes(1 << 26))", "test 1 of 2: status 1: OSError.*File too large"),
+    ],
+)
+def test_a_program_that_is_wrong(program: str, reason: str) -> None:
+    given = verdict(program, ADD)
+    assert given.score == 0
+    assert re.match(reason, given.reason), given.reason
+
+
+@pytest.mark.parametrize(
+    ("program", "score"),
+    [
+        ("def f(x):\n    return x + 1", 1),
+        ("def f(x):\n    return x", 0),
+        ("import os; os._exit(0)", 0),
+        ("import sys; sys.exit(0)", 0),
+        ("raise SystemExit", 0),
+        ("print('x')", 0),
+        ("def f(x):\n    import sys; sys.exit(0)", 0),
+    ],
+)
+def test_tests_as_text_must_come_to_their_end(program: str, score: float) -> None:
+    assert verdict(program, "assert f(1) == 2\nassert f(2) == 3").score == score
+
+
+def test_what_counts_is_the_last_block_after_the_thinking() -> None:
+    tests = {"metadata": {"tests": [{"input": "", "output": "1"}]}}
+    for response, score in {
+        "```python\nprint(2)\n```\nno:\n```py\nprint(1)\n```": 1,
+        "```python\nprint(1)\n```\nno:\n```\nprint(2)\n```": 0,
+        "<think>```python\nprint(1)\n```": 0,
+        "print(1)": 0,
+    }.items():
+        assert asyncio.run(code(None, Sample(response=response, **tests))).score == score, response
+
+
+def test_a_program_that_hangs_leaves_nothing_behind() -> None:
+    """A child that has left the session would hold the pipe, and the namespace, open."""
+    program = "import os, time\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(600)"
+    start = time.monotonic()
+    ran = sandbox.run(program, "", 1.0)
+    assert ran.status is None and 1.0 <= ran.seconds <= time.monotonic() - start
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("import socket; socket.create_connection(('127.0.0.1', 22), 2)", "Network is unreachable"),
+        ("open('{outside}', 'w')", "Read-only file system"),
+        ("import os; os.mkdir('{outside}')", "Read-only file system"),
+        ("import os; print(os.listdir('/proc'), os.getpid())", "[] 1"),
+        (
+            "import ctypes; print(ctypes.CDLL(None).mount(b'', b'/', b'', 32 | 4096, None)); open('{outside}', 'w')",
+            "Read-only file system",
+        ),
+        ("import os; print(sorted(set(os.environ) - {{'LC_CTYPE'}}))", "['HOME', 'LANG', 'PATH', 'TMPDIR']"),
+    ],
+)
+def test_what_a_program_is_cut_off_from(program: str, says: str, tmp_path) -> None:
+    ran = sandbox.run(program.format(outside=tmp_path / "new"), "", 20)
+    assert says in ran.output + ran.errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tests_that_are_none_name_the_sample() -> None:
+    with pytest.raises(RewardError, match="sample 3 .*tests are a list of"):
+        verdict("print(1)", [{"in": 1}])

@@ -1,0 +1,78 @@
+"""python -m slime.rewards grade"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+from slime.config.sections.rollout import Reward
+from slime.rewards.__main__ import main
+from slime.rewards.catalogue import BOXED, GRADERS
+
+
+def write(path: Path, *lines: object) -> str:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return str(path)
+
+
+def test_one_response() -> None:
+    command = [sys.executable, "-m", "slime.rewards", "grade", "--type", "math"]
+    done = subprocess.run([*command, "--response", r"\boxed{4}", "--label", "5"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0: 4 is not 5\n", "")
+
+
+def test_a_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """In the order of the file, though the second takes a worker and the others none; a case may name its own type."""
+    file = write(
+        tmp_path / "cases.jsonl",
+        {"response": r"\boxed{4}", "label": 4},
+        "",
+        {"response": r"\boxed{\sqrt{12}}", "label": r"2\sqrt{3}"},
+        {"response": "Answer: 4", "label": "4", "metadata": {"rm_type": "dapo"}},
+        {"response": "4", "label": "5"},
+    )
+    assert main(["grade", "--type", "math", "--file", file]) == 0
+    first, second, third, fourth = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == {"score": 1.0, "reason": "the answer is the label, letter by letter"}
+    assert second["score"] == 1.0 and fourth["score"] == 0.0
+    assert third == {"score": 1.0, "reason": "the answer is the label, letter by letter", "acc": True, "pred": "4"}
+
+
+def test_all_lines_that_are_not_sound_are_named_and_none_is_graded(tmp_path: Path, capsys) -> None:
+    file = write(tmp_path / "cases.jsonl", {"response": "4", "label": 4}, "{", [1], {"label": 4}, {"response": 4})
+    assert main(["grade", "--type", "math", "--file", file]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.partition(": ")[0] for line in err.splitlines()] == [f"{file}:{number}" for number in (2, 3, 4, 5)]
+
+
+def test_a_case_that_cannot_be_graded(tmp_path: Path, capsys) -> None:
+    file = write(tmp_path / "cases.jsonl", {"response": "4", "label": 4}, {"response": "4"})
+    assert main(["grade", "--type", "math", "--file", file]) == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1 and err.startswith(f"{file}:2 has no label")
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "message"),
+    [
+        (["--type", "maths", "--response", "4", "--label", "4"], 1, "there is no reward type 'maths', only exact_match"),
+        (["--type", "math"], 2, "Give --response and --label, or --file"),
+        (["--type", "math", "--file", "no/such.jsonl"], 2, "No such file"),
+    ],
+)
+def test_mistakes(argv: list[str], status: int, message: str, capsys) -> None:
+    assert main(["grade", *argv]) == status
+    assert message in capsys.readouterr().err
+
+
+def test_the_option_knows_the_graders() -> None:
+    annotation = Reward.model_fields["rm_type"].annotation
+    offered = {name for kind in typing.get_args(annotation) for name in typing.get_args(kind)}
+    assert {name for name in offered if not name.startswith(BOXED)} == GRADERS.keys()
+    assert {name.removeprefix(BOXED) for name in offered} == GRADERS.keys()
