@@ -96,6 +96,17 @@ def _one_correction(c: Config) -> Iterator[Problem]:
         )
 
 
+@reads("keep_old_actor", "async_depth", "use_rollout_logprobs")
+def _old_actor_is_older(c: Config) -> Iterator[Problem]:
+    if c.keep_old_actor and not c.async_depth:
+        yield Problem("--keep-old-actor", "samples are of the current weights anyway", "add --async-depth 1")
+    elif c.keep_old_actor and c.use_rollout_logprobs:
+        yield Problem(
+            "--keep-old-actor, --use-rollout-logprobs", "exclude each other: both say what the old log-probs are",
+            "leave one of them out",
+        )  # fmt: skip
+
+
 @reads("tis_clip", "tis_clip_low", "mis_clip", "mis_clip_low")
 def _ranges_are_not_empty(c: Config) -> Iterator[Problem]:
     for kind in ("tis", "mis"):

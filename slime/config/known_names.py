@@ -10,7 +10,7 @@ NOT_YET = frozenset(
     critic-num-nodes critic-num-gpus-per-node critic-load critic-save critic-lr num-critic-only-steps value-clip
     offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
-    update-weights-interval keep-old-actor
+    update-weights-interval
     custom-model-provider-path
     megatron-config-path allgather-cp enable-mtp-training
     model-name over-sampling-batch-size dynamic-sampling-filter-path partial-rollout mask-offpolicy-in-partial-rollout

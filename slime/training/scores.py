@@ -12,6 +12,7 @@ from slime.training.build import Model
 from slime.training.forward import Scores, Scoring, run
 from slime.training.packing import MicroBatch
 from slime.training.report import Report
+from slime.training.weights import WeightCopy
 
 
 def frozen_models(config: Config) -> dict[str, str]:
@@ -38,10 +39,16 @@ def frozen_models(config: Config) -> dict[str, str]:
 
 
 class FixedScores:
-    """Fills `log_probs_R`, `ref_log_probs_R` and `teacher_log_probs_R` of micro-batches, as far as they are needed."""
+    """Fills `log_probs_R`, `ref_log_probs_R` and `teacher_log_probs_R` of micro-batches, as far as they are needed.
+
+    The policy of before is that of the weights as they are now or, with --keep-old-actor, as they were at the last call:
+    when generation is one rollout ahead, those are the weights that sampled.
+    """
 
     def __init__(self, config: Config, model: Model, scoring: Scoring) -> None:
         self.model, self.scoring = model, scoring
+        self.keeps_old = config.keep_old_actor
+        self.old_actor: WeightCopy | None = None
         self.own = not config.use_rollout_logprobs or config.get_mismatch_metrics
         self.own_extras = ("entropy",) if config.use_rollout_entropy else ()
 
@@ -52,21 +59,27 @@ class FixedScores:
         return (*(f"{name}_log_probs" for name in self.model.frozen), *own)
 
     def fill(self, batches: Sequence[MicroBatch], report: Report) -> None:
-        for name in self.model.frozen:
+        for name, weights in self.model.frozen.items():
             with report.clock(f"{name}_log_probs"):
-                for batch, scores in zip(batches, self._scores(batches, name), strict=True):
+                for batch, scores in zip(batches, self._scores(batches, weights), strict=True):
                     setattr(batch, f"{name}_log_probs_R", scores.get("log_probs"))
         if self.own or self.own_extras:
             with report.clock("log_probs"):
-                for batch, scores in zip(batches, self._scores(batches, None), strict=True):
+                of_batches = self._scores(batches, self.old_actor, self.own_extras)
+                for batch, scores in zip(batches, of_batches, strict=True):
                     batch.log_probs_R = scores.get("log_probs") if self.own else None
                     batch.entropy_R = scores.get("entropy")
+        if self.keeps_old and self.old_actor is None:
+            self.old_actor = WeightCopy(self.model.chunks)
+        elif self.keeps_old:
+            self.old_actor.refresh(self.model.chunks)
 
-    def _scores(self, batches: Sequence[MicroBatch], name: str | None) -> list[Scores]:
-        """Under a frozen model or, for None, the policy. {} for each on all but the last pipeline stage."""
+    def _scores(
+        self, batches: Sequence[MicroBatch], weights: WeightCopy | None, extras: tuple[str, ...] = ()
+    ) -> list[Scores]:
+        """Under these weights or, for None, the current ones. {} for each on all but the last pipeline stage."""
         chunks = self.model.chunks
-        with self.model.frozen[name].in_place(chunks) if name else nullcontext():
-            extras = () if name else self.own_extras
+        with nullcontext() if weights is None else weights.in_place(chunks):
             return run(chunks, batches, self.scoring, extras=extras) or [{} for _ in batches]
 
 

@@ -92,6 +92,7 @@ class Trainer:
                 steps = self._pack(batch)
             everything = [micro_batch for step in steps for micro_batch in step]
             if self.has_advantages:
+                self._settle()
                 self.fixed_scores.fill(everything, report)
                 if self.parallel.is_last_stage:
                     self.advantages.fill(everything)

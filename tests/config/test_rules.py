@@ -37,6 +37,8 @@ BROKEN = [
     ("--use-mis --use-rollout-logprobs", "--use-mis, --use-rollout-logprobs: exclude each other"),
     ("--custom-tis-function-path a.b", "--custom-tis-function-path: is not used"),
     ("--custom-tis-function-path a.b --use-mis", "exclude each other"),
+    ("--keep-old-actor", "samples are of the current weights anyway"),
+    ("--keep-old-actor --async-depth 1 --use-rollout-logprobs", "both say what the old log-probs are"),
     ("--tis-clip 1 --tis-clip-low 1", "1.0 is not below --tis-clip 1.0"),
     ("--mis-clip 0.5 --mis-clip-low 1", "1.0 is not below --mis-clip 0.5"),
     ("--opd-type sglang", "--opd-type: is not used without distillation"),

@@ -84,6 +84,8 @@ def results(model, other):
         "teacher in the trainer": ([*teacher, "megatron", "--opd-teacher-load", other], TWICE),
         "teacher of the rollout": ([*teacher, "sglang"], ONCE),
         "reference follows": (["--use-kl-loss", "--ref-load", other, "--ref-update-interval", "1"], TWICE),
+        "old actor": (["--keep-old-actor", "--async-depth", "1"], {**TWICE, "rollouts": 3}),
+        "no old actor": ([], {**TWICE, "rollouts": 3}),
         "entropy": (["--use-rollout-entropy"], ONCE),
         "recomputed": (["--recompute-loss-function"], ONCE),
         "experts of one layer": (["--only-train-params-name-list", r"layers\.1\.mlp", "layers.0"], TWICE),
@@ -306,6 +308,14 @@ def test_the_reference_becomes_the_policy(results):
     first, second = (rollout.rollout for rollout in results["reference follows"])
     assert abs(first["rollout/ref_log_probs"] - first["rollout/log_probs"]) > 1e-3
     assert second["rollout/ref_log_probs"] == second["rollout/log_probs"]
+
+
+def test_the_old_actor_is_the_policy_of_one_update_ago(results):
+    """The first two rollouts are of the initial weights, the third of those after the first update."""
+    kept, plain = ([rollout.rollout["rollout/log_probs"] for rollout in results[n]] for n in ("old actor", "no old actor"))
+    assert kept[0] == kept[1] == plain[0]
+    assert kept[2] == close(plain[1]) and abs(plain[1] - plain[0]) > 1e-3
+    assert abs(results["old actor"][1].steps[0]["train/ppo_kl"]) > 1e-3
 
 
 # Memory, and what trains.

@@ -87,6 +87,11 @@ class OffPolicy(Section):
     use_rollout_logprobs: bool = option(
         False, "Take the engine's log-probs as those of the old policy, instead of computing them again by the trainer."
     )
+    keep_old_actor: bool = option(
+        False,
+        "With --async-depth 1, keep the weights that sampled a rollout, one update old when it is trained on, to compute"
+        " its log-probs by them. Costs a copy of the weights.",
+    )
     get_mismatch_metrics: bool = option(
         False, "Compute the trainer's log-probs and the figures of TIS, or of what replaces it, without correcting."
     )
