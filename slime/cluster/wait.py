@@ -117,9 +117,9 @@ def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef], watched: li
     who = describe(culprit.ref)
     log = log_file(culprit.ref)
     lines = [f"{who} failed while the driver was waiting for {what}: {_headline(root)}"]
-    if log is not None:
-        lines.append(f"  log: {log}")
     lines += ["  " + line for line in _details(culprit.error, log)]
+    if log is not None:
+        lines.append(f"  its log: {log}")
     others = [describe(failure.ref) for failure in failures if failure is not culprit]
     if others:
         lines.append(f"  then also failed: {', '.join(others)}")

@@ -171,7 +171,7 @@ class ServerProcess(ABC):
     def log_tail(self) -> str:
         """The last lines of the log, to be appended to a message."""
         lines = self.log().rstrip().splitlines()
-        return f" The last lines of {self.log_path}:\n" + "\n".join(
+        return f"\nThe last lines of {self.log_path}:\n" + "\n".join(
             f"    {line}" for line in lines[-LOG_LINES:] or ["(empty)"]
         )
 

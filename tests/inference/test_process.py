@@ -83,7 +83,7 @@ def test_a_server_that_ends_early_is_reported_with_the_end_of_its_log(log: Path)
 
 def test_a_server_that_takes_too_long_is_reported(log: Path) -> None:
     with Router(log_path=log) as router:
-        with pytest.raises(InferenceError, match=r"router is not up after 0 s\. The last lines of .*router\.log"):
+        with pytest.raises(InferenceError, match=r"router is not up after 0 s\.\nThe last lines of .*router\.log"):
             router.wait_ready(0)
 
 

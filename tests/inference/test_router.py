@@ -96,5 +96,5 @@ def test_a_router_that_has_ended_is_reported_at_once(empty: Router, engine: Engi
     with pytest.raises(InferenceError, match="router"):
         empty.add_workers([engine.url], 60)
     until(lambda: not empty.is_running, "the supervisor has ended, too")
-    with pytest.raises(InferenceError, match=r"router has ended\. The last lines of"):
+    with pytest.raises(InferenceError, match=r"router has ended\.\nThe last lines of"):
         empty.check()
