@@ -63,7 +63,7 @@ class Session:
         self.joined = os.environ.get("RAY_ADDRESS", "local") not in ("", "local")
         self.resource = "CPU"
         self._cpu_slots = config.cpu_slots
-        self._wants_gpus = config.device != "cpu"
+        self._wants_gpus, self._needs_gpus = config.device != "cpu", config.device == "cuda"
         self._guard: reaper.Guard | None = None
         self._interrupt = Interrupt()
         self._undo = ExitStack()
@@ -85,6 +85,8 @@ class Session:
                 self._start(guard.directory)
             self._interrupt.catch()  # again: ray.init sets handlers too
             gpus = ray.cluster_resources().get("GPU", 0)
+            if self._needs_gpus and not gpus:
+                raise RayStartError("--device cuda, but the cluster has no GPU: give --device cpu, or join another")
         except BaseException:
             self.__exit__()
             raise

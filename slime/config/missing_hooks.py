@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
@@ -28,11 +29,14 @@ class _NotThere(LookupError):
 
 def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
     """The functions that are not where an option says."""
+    # The workers of a run look in the directory where the command runs, too, and those that train where they are told.
+    further = [entry for entry in config.train_env_vars.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    search = [str(Path.cwd()), *further, *sys.path]
     for name in HOOKS:
         path = getattr(config, name)
         if path is not None and name not in unsound:
             try:
-                _look_for(path)
+                _look_for(path, search)
             except _NotThere as lack:
                 what, fix = lack.args
                 # An eval function is the rollout function unless it is given: then it is said of that one alone.
@@ -40,10 +44,10 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
                     yield Problem(OWN[name].flag, f"{path}: {what}", fix)
 
 
-def _look_for(path: str) -> None:
+def _look_for(path: str, search: list[str]) -> None:
     """Raises _NotThere when `path` (module.attribute) surely names nothing."""
     module, _, attribute = path.rpartition(".")
-    spec = _find(module)
+    spec = _find(module, search)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return
     names = _names(Path(spec.origin))
@@ -53,11 +57,10 @@ def _look_for(path: str) -> None:
         raise _NotThere(f"{spec.origin} has no {attribute!r}", fix)
 
 
-def _find(module: str) -> ModuleSpec | None:
+def _find(module: str, search: list[str]) -> ModuleSpec | None:
     """Where a module is, without importing the packages around it; None where only these could tell."""
     first, *rest = module.split(".")
-    # The workers of a run look in the directory where the command runs, too.
-    spec = PathFinder.find_spec(first, [str(Path.cwd()), *sys.path]) or _by_other_finders(first)
+    spec = PathFinder.find_spec(first, search) or _by_other_finders(first)
     if spec is None:
         raise _NotThere(
             f"there is no module {first!r} on the Python path",

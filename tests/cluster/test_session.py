@@ -225,6 +225,21 @@ def test_a_cluster_that_does_not_answer_is_said_at_once_and_leaves_nothing(tmp_p
     assert "Connection refused" in ended.stderr.splitlines()[-1]
 
 
+def test_a_cluster_without_the_gpus_that_are_asked_for_is_said(tmp_path):
+    config = f"SimpleNamespace(run_dir={str(tmp_path)!r}, device='cuda', cpu_slots=2)"
+    code = f"from types import SimpleNamespace\nfrom slime.cluster.session import Session\nSession({config}).__enter__()"
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert "--device cuda, but the cluster has no GPU" in ended.stderr.splitlines()[-1]
+
+
 FOREIGN_CLUSTER = """
 import sys
 from ray._private import ray_constants

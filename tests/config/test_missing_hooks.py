@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,16 @@ def test_what_is_not_there_is_said(package, path, message):
 def test_a_package_that_says_itself_where_its_modules_are_is_left_to_the_run(package):
     (package / "__init__.py").write_text("__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n")
     assert said("my_rewards.elsewhere.reward") == []
+
+
+def test_the_path_that_training_processes_are_given_counts(package, tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    assert said("my_rewards.grade.reward") != []
+    config = load(
+        ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--custom-rm-path", "my_rewards.grade.reward"]
+        + ["--train-env-vars", json.dumps({"PYTHONPATH": str(tmp_path)})]
+    )
+    assert list(missing_hooks.look(config, set())) == []
 
 
 def test_every_option_for_a_function_is_looked_at(package):

@@ -10,7 +10,7 @@ import pytest
 
 from slime.config import architecture, weights
 from slime.tiny.checkpoint import write_checkpoint
-from tests.config.conftest import TINY, weight_shapes, write_weights
+from tests.config.checkpoints import TINY, weight_shapes, write_weights
 
 Shapes = dict[str, list[int]]
 
