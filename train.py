@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def train(config: Config, job: Job, recorder: Recorder) -> None:
     job.turns.to_inference()
-    if job.evaluates and not config.skip_eval_before_train:
+    if job.evaluates and not config.skip_eval_before_train and not job.first_rollout:
         recorder.eval(0, job.evaluate)
     ahead = None
 
-    for rollout_id in range(config.num_rollout):
+    for rollout_id in range(job.first_rollout, config.num_rollout):
         done, last = rollout_id + 1, rollout_id + 1 == config.num_rollout
         with recorder.step(rollout_id) as step:
             with step.clock("train_wait"):
@@ -34,6 +34,9 @@ def train(config: Config, job: Job, recorder: Recorder) -> None:
             step.add(job.turns.to_training())
             with step.clock("train"):
                 step.add(*job.train(rollout_id, batches))
+            if config.saves_after(rollout_id):
+                with step.clock("save_model"):
+                    job.save(rollout_id)
 
             if ahead:
                 job.wait_rollout(ahead)  # weights don't change under a generation
@@ -41,8 +44,6 @@ def train(config: Config, job: Job, recorder: Recorder) -> None:
 
         if job.evaluates and (last or done % config.eval_interval == 0):
             recorder.eval(done, job.evaluate)
-        if config.save_hf and (last or (config.save_interval and done % config.save_interval == 0)):
-            job.save_hf(rollout_id)
 
 
 def main() -> None:
@@ -56,7 +57,7 @@ def main() -> None:
 
     console = Console()
     try:
-        run = RunDir.create(config.run_dir)
+        run = RunDir.create(config.run_dir, resume=config.load is not None)
         run.save_config(config)
         with Recorder(run, console, make_trackers(config, run)) as recorder, Session(config) as session:
             with Job(config, session, console) as job:

@@ -222,3 +222,31 @@ def test_dead_server_ends_the_run_as_its_cause(grpo, tmp_path, is_it, name):
     output = (tmp_path / "output").read_text()
     assert f"{name} has ended" in output
     assert "Traceback (most recent call last):\n  File \"" + str(REPOSITORY / "train.py") not in output
+
+
+def test_killed_and_resumed_run_is_the_same_to_the_last_bit(sort, tmp_path):
+    """Weights, and what is logged from the first resumed step on; prompts are shuffled and don't fill an epoch evenly."""
+    options = [
+        *("--config", "configs/tiny-sft.yaml", "--hf-checkpoint", str(sort.model), "--prompt-data", str(sort.sft)),
+        *("--num-rollout", "9", "--rollout-batch-size", "96", "--num-steps-per-rollout", "2", "--lr-warmup-iters", "3"),
+    ]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for path in (whole, killed):
+        path.mkdir()
+    train(whole, *options, "--save-hf", str(whole / "model"))
+
+    saved = killed / "checkpoints"
+    resuming = ["--save", str(saved), "--load", str(saved), "--allow-fresh-start", "--save-interval", "3"]
+    resuming += ["--save-hf", str(killed / "model-{rollout_id}")]
+    with driver(killed, *options, *resuming) as process:
+        wait_for(saved / "latest_checkpointed_iteration.txt", "^[25]$", process)
+        process.kill()
+    train(killed, *options, *resuming)
+
+    assert (saved / "latest_checkpointed_iteration.txt").read_text() == "8"
+    assert (killed / "model-8" / "model.safetensors").read_bytes() == (whole / "model" / "model.safetensors").read_bytes()
+    expected, rows = (
+        {row["train/step"]: row | {"time": 0} for row in read_metrics(path / "run") if "train/step" in row}
+        for path in (whole, killed)
+    )
+    assert list(expected) == list(range(18)) and rows == expected

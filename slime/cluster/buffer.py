@@ -28,6 +28,12 @@ class BufferActor:
     def add_samples(self, groups: list[list[Sample]]) -> None:
         self.source.add_samples(groups)
 
+    def save(self, rollout_id: int) -> None:
+        self.source.save(rollout_id)
+
+    def load(self, rollout_id: int) -> None:
+        self.source.load(rollout_id)
+
     def length(self) -> int:
         return len(self.source)
 
@@ -50,6 +56,12 @@ class Buffer:
 
     def add_samples(self, groups: list[list[Sample]]) -> None:
         ray.get(self.actor.add_samples.remote(groups), timeout=ANSWER_S)
+
+    def save(self, rollout_id: int) -> None:
+        ray.get(self.actor.save.remote(rollout_id), timeout=ANSWER_S)
+
+    def load(self, rollout_id: int) -> None:
+        ray.get(self.actor.load.remote(rollout_id), timeout=ANSWER_S)
 
     def __len__(self) -> int:
         return ray.get(self.actor.length.remote(), timeout=ANSWER_S)

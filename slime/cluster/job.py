@@ -78,10 +78,14 @@ class Job:
             self.stops.append(lambda: [self.rollouts.close()])
             self.trainers = Trainers(config, seats)
             self.stops.append(self.trainers.close)
-            starting = [opened, *self.trainers.start()]
+            training, others = self.trainers.start(), [opened]
             if len(self.engines):
-                starting.append(self.rollouts.start_router())
-            self.wait(starting, "training ranks, data buffer and router to start", START_S)
+                others.append(self.rollouts.start_router())
+            started = self.wait([*training, *others], "training ranks, data buffer and router to start", START_S)
+            loaded, version = started[0]
+            self.first_rollout = loaded + 1 if config.start_rollout_id is None else config.start_rollout_id
+            if self.first_rollout:
+                buffer.load(self.first_rollout - 1)
             if len(self.engines):
                 self.watched.append(self.rollouts.watch())
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
@@ -93,6 +97,7 @@ class Job:
             self.wait,
             colocated=config.colocate,
             engines_sleep=config.offload_rollout,
+            first_version=version,
         )
 
     def wait(self, refs: Any, what: str, timeout: float) -> Any:
@@ -122,10 +127,18 @@ class Job:
         deadline = self.config.sglang_router_request_timeout_secs + GRACE_S
         return self.wait(self.rollouts.evaluate(rollout_id), "the evaluation", deadline)
 
-    def save_hf(self, rollout_id: int) -> None:
-        directory = self.config.save_hf.format(rollout_id=rollout_id)
-        with self.console.phase(f"saving weights to {directory}"):
-            self.wait(self.trainers.save_hf(directory), "the weights to be saved", SAVE_S)
+    def save(self, rollout_id: int) -> None:
+        """A checkpoint, an export, or both. Of checkpoints in the background the last is waited for, for then the run ends."""
+        config = self.config
+        if config.save:
+            in_background = config.async_save and rollout_id + 1 < config.num_rollout
+            with self.console.phase(f"saving a checkpoint to {config.save}"):
+                saving = self.trainers.save(rollout_id, self.turns.version + 1, in_background=in_background)
+                self.wait(saving, "the checkpoint to be saved", SAVE_S)
+        if config.save_hf:
+            directory = config.save_hf.format(rollout_id=rollout_id)
+            with self.console.phase(f"saving weights to {directory}"):
+                self.wait(self.trainers.save_hf(directory), "the weights to be saved", SAVE_S)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -37,10 +37,12 @@ class TrainActor:
             probe.bind((self.host, 0))
             return self.host, probe.getsockname()[1]
 
-    def start(self, master_addr: str, master_port: int) -> None:
+    def start(self, master_addr: str, master_port: int) -> tuple[int, int]:
+        """Builds the model. Returns the last rollout that its weights were trained on, -1 for none, and their version."""
         from slime.training.trainer import Trainer
 
         self.trainer = Trainer(self.config, self.rank, self.world_size, master_addr, master_port)
+        return self.trainer.loaded.rollout_id, self.trainer.loaded.weight_version
 
     def connect(self, engines: list[EngineControl]) -> None:
         """Prepares the way of the weights to these engines."""
@@ -76,6 +78,9 @@ class TrainActor:
         result = self.trainer.train(rollout_id, ray.get(batches[self.trainer.dp_rank], timeout=HANDOVER_S))
         return result.rollout, result.steps  # not the TrainResult: to read it the driver would import Megatron
 
+    def save(self, rollout_id: int, weight_version: int, in_background: bool) -> None:
+        self.trainer.save(rollout_id, weight_version, in_background=in_background)
+
     def save_hf(self, directory: str) -> None:
         self.trainer.save_hf(directory)
 
@@ -98,7 +103,7 @@ class Trainers:
         ]
 
     def start(self) -> list[ray.ObjectRef]:
-        """Builds the model on every rank."""
+        """Builds the model on every rank; see TrainActor.start for what comes back."""
         host, port = wait(self.ranks[0].meeting_point.remote(), "the first training rank to start", MEETING_S)
         return [rank.start.remote(host, port) for rank in self.ranks]
 
@@ -110,6 +115,9 @@ class Trainers:
 
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> list[ray.ObjectRef]:
         return [rank.train.remote(rollout_id, batches) for rank in self.ranks]
+
+    def save(self, rollout_id: int, weight_version: int, *, in_background: bool) -> list[ray.ObjectRef]:
+        return [rank.save.remote(rollout_id, weight_version, in_background) for rank in self.ranks]
 
     def save_hf(self, directory: str) -> list[ray.ObjectRef]:
         return [rank.save_hf.remote(directory) for rank in self.ranks]

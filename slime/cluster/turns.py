@@ -28,11 +28,11 @@ class TurnError(RuntimeError):
 
 
 class Turns:
-    """Begins with the turn of training, so that the first change brings the first weights, as version 0.
+    """Begins with the turn of training, so that the first change brings the first weights, as version `first_version`.
 
     `wait(refs, what, seconds)` waits for actors; `engines_sleep` says whether colocated engines release their memory while it
-    is not their turn (--offload-rollout). `version` is that of the weights which inference has, -1 before it has any from
-    training. Without engines there are no turns to take.
+    is not their turn (--offload-rollout). `version` is that of the weights which inference has; before it has any from
+    training, one less than the first. Without engines there are no turns to take.
     """
 
     def __init__(
@@ -43,10 +43,11 @@ class Turns:
         *,
         colocated: bool,
         engines_sleep: bool,
+        first_version: int = 0,
     ) -> None:
         self.trainers, self.engines, self.wait = trainers, engines, wait
         self.colocated, self.engines_sleep = colocated, colocated and engines_sleep
-        self.version = -1
+        self.version = first_version - 1
         self.turn = Turn.INFERENCE
         self.to_training()
 

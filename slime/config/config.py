@@ -20,6 +20,7 @@ from slime.config.sections import (
     SECTIONS,
     Algorithm,
     Batches,
+    Checkpoints,
     Cluster,
     Data,
     Debug,
@@ -44,6 +45,7 @@ class Config(BaseModel):
     run: Run
     cluster: Cluster
     model: Model
+    checkpoints: Checkpoints
     parallel: Parallel
     training: Optimizer
     data: Data
@@ -82,6 +84,13 @@ class Config(BaseModel):
         return self.model_copy(
             update={s: getattr(self, s).model_copy(update=changed) for s, changed in sections.items()}
         )
+
+    def saves_after(self, rollout_id: int) -> bool:
+        """Whether a checkpoint or export is due after this rollout: every --save-interval, and after the last."""
+        done = rollout_id + 1
+        if self.save is None and self.save_hf is None:
+            return False
+        return done == self.num_rollout or (self.save_interval is not None and done % self.save_interval == 0)
 
     def resolved(self) -> dict[str, dict[str, Any]]:
         """Section -> option -> value, in plain YAML types and without secrets."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slime.config import architecture, weights
+from slime.config import architecture, checkpoint_dir, weights
 from slime.config.architecture import Architecture
 from slime.config.config import Config
 from slime.config.errors import Problem
@@ -42,6 +42,8 @@ def look(config: Config, unsound: set[str]) -> Findings:
         directory = getattr(config, option)
         if option not in unsound and directory not in (None, config.hf_checkpoint):
             _checkpoint(found, _flag(option), Path(directory), tokenizer=False, trained=trains)
+    if not unsound & {"load", "ckpt_step", "ref_load"}:
+        found.problems += _to_load(config)
     if found.model:
         found.problems += _stated_differently(config, found.model)
         found.problems += _indivisible(config, found.model, unsound)
@@ -54,6 +56,14 @@ def look(config: Config, unsound: set[str]) -> Findings:
     if config.eval_config is not None and "eval_config" not in unsound and not Path(config.eval_config).is_file():
         found.problems.append(Problem("--eval-config", f"there is no file {config.eval_config}", "name a YAML file"))
     return found
+
+
+def _to_load(config: Config) -> Iterator[Problem]:
+    try:
+        checkpoint_dir.to_load(config)
+    except checkpoint_dir.NoCheckpoint as error:
+        fix = "name one of these" if config.ckpt_step is not None else "--allow-fresh-start to start from --hf-checkpoint"
+        yield Problem("--load", str(error), fix)
 
 
 def _checkpoint(

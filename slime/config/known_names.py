@@ -17,9 +17,8 @@ NOT_YET = frozenset(
     buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier
     use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
-    disable-rollout-global-dataset multimodal-keys start-rollout-id balance-by-flops log-probs-max-tokens-per-gpu
-    ref-ckpt-step load save async-save no-save-optim lambd
-    reset-optimizer-states
+    disable-rollout-global-dataset multimodal-keys balance-by-flops log-probs-max-tokens-per-gpu
+    ref-ckpt-step lambd
     use-routing-replay use-rollout-routing-replay
     opd-teacher-ckpt-step
     log-multi-turn log-passrate log-reward-category log-correct-samples
@@ -40,16 +39,13 @@ NOT_YET_VALUES: dict[str, frozenset[str]] = {
 NO_EFFECT = {
     "use-mcore-models": "models are always Megatron-core's",
     "use-flash-attn": "the attention kernel is --attention-backend",
-    "no-load-optim": "training starts from Hugging Face weights, which hold no optimizer state",
-    "no-load-rng": "training starts from Hugging Face weights, which hold no random state",
-    "finetune": "training always starts from --hf-checkpoint",
     "make-vocab-size-divisible-by": "the vocabulary is that of config.json",
     "tokenizer-type": "the tokenizer is that of --hf-checkpoint",
     "tokenizer-model": "the tokenizer is that of --hf-checkpoint",
     "seq-length": "samples have their own lengths; see --rollout-max-context-len and --max-tokens-per-gpu",
     "train-iters": "the run has --num-rollout rollouts",
     "loss-mask-type": "loss masks are read off the checkpoint's chat template, whatever it is",
-    "ckpt-format": "exports are Hugging Face safetensors",
+    "ckpt-format": "checkpoints are torch_dist, exports Hugging Face safetensors",
 }
 """Accepted, with or without values, and said once: name -> why there is nothing to do."""
 

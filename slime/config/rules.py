@@ -56,12 +56,27 @@ def _dynamic_batches_have_a_size(c: Config) -> Iterator[Problem]:
         yield Problem("--use-dynamic-batch-size", "needs --max-tokens-per-gpu", "e.g. --max-tokens-per-gpu 8192")
 
 
-@reads("num_rollout", "save_interval", "save_hf")
+@reads("save_interval", "save", "save_hf")
 def _saving_has_a_place(c: Config) -> Iterator[Problem]:
-    if c.save_interval is not None and c.save_hf is None:
-        yield Problem("--save-interval", "needs a place to save to", "add --save-hf 'out/step-{rollout_id}'")
+    if c.save_interval is not None and c.save is None and c.save_hf is None:
+        yield Problem("--save-interval", "needs a place to save to", "add --save DIR, or --save-hf 'out/{rollout_id}'")
     if c.save_interval is not None and c.save_hf is not None and "{rollout_id}" not in c.save_hf:
         yield Problem("--save-hf", f"{c.save_hf!r} is the same directory for every rollout", "put {rollout_id} into it")
+
+
+@reads("save", "save_keep", "async_save", "no_save_optim")
+def _checkpoints_have_a_place(c: Config) -> Iterator[Problem]:
+    for option in ("save_keep", "async_save", "no_save_optim"):
+        if getattr(c, option) and c.save is None:
+            yield Problem(f"--{option.replace('_', '-')}", "is about the checkpoints of --save", "add --save DIR")
+
+
+@reads("load", "ckpt_step", "allow_fresh_start", "no_load_optim", "no_load_rng", "finetune")
+def _loading_has_a_source(c: Config) -> Iterator[Problem]:
+    for option in ("ckpt_step", "allow_fresh_start", "no_load_optim", "no_load_rng", "finetune"):
+        value = getattr(c, option)
+        if value is not None and value is not False and c.load is None:
+            yield Problem(f"--{option.replace('_', '-')}", "is about the checkpoint of --load", "add --load DIR")
 
 
 @reads("save_hf")

@@ -65,15 +65,18 @@ class PromptSource:
         shuffle: bool = False,
         seed: int = 42,
         directory: str | Path | None = None,
+        load_directory: str | Path | None = None,
     ):
-        """`max_tokens`: prompts that encode to more are left out. `directory`: where `save` and `load` keep states."""
+        """`max_tokens`: prompts that encode to more are left out. `directory`: where `save` keeps states, and `load` finds
+        them if not in `load_directory`."""
         self._prompts = prompts
         self._encoder = encoder
         self._n_samples_per_prompt = n_samples_per_prompt
         self._max_tokens = max_tokens
         self._shuffle = shuffle
         self._seed = seed
-        self._directory = None if directory is None else Path(directory)
+        self._directory = directory
+        self._load_directory = load_directory or directory
         self._encoded: dict[int, Encoded] = {}
         self._kept_tokens = 0
         self._too_long: dict[int, int] = {}  # prompt -> its number of tokens
@@ -83,8 +86,11 @@ class PromptSource:
         self._order = self._order_of(0)
 
     @classmethod
-    def from_config(cls, config: Any, *, directory: str | Path | None = None) -> PromptSource:
-        """Of --prompt-data, for generation or, with --loss-type sft_loss, for supervised training."""
+    def from_config(cls, config: Any) -> PromptSource:
+        """Of --prompt-data, for generation or, with --loss-type sft_loss, for supervised training.
+
+        States are kept in rollout/ of --save, and looked for in that of --load.
+        """
         tokenizer = Tokenizer.load(config.hf_checkpoint)
         keys = Keys(config.input_key, config.label_key, config.metadata_key, config.tool_key)
         prompts = PromptSet(config.prompt_data, keys, skip_malformed=config.skip_malformed_prompts)
@@ -103,7 +109,8 @@ class PromptSource:
             max_tokens=max_tokens,
             shuffle=config.rollout_shuffle,
             seed=config.rollout_seed,
-            directory=directory,
+            directory=config.save and Path(config.save, "rollout"),
+            load_directory=config.load and Path(config.load, "rollout"),
         )
 
     def __len__(self) -> int:
@@ -158,25 +165,20 @@ class PromptSource:
         self._returned = deque([Sample.from_dict(sample) for sample in group] for group in state["returned"])
 
     def save(self, id: int) -> None:
-        path = self._path(id)
+        path = _state_file(self._directory, id)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(".tmp")
         beside.write_text(json.dumps(self.state_dict()), encoding="utf-8")
         os.replace(beside, path)
 
     def load(self, id: int) -> None:
-        path = self._path(id)
+        path = _state_file(self._load_directory, id)
         if not path.exists():
             raise DataError(f"{path}: no such file, so the position in the prompts is not known")
         try:
             self.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError) as error:
             raise DataError(f"{path}: {error}") from error
-
-    def _path(self, id: int) -> Path:
-        if self._directory is None:
-            raise DataError("this data source was made without a directory to keep its state in")
-        return self._directory / f"{id}.json"
 
     def _order_of(self, epoch: int) -> np.ndarray:
         if not self._shuffle:
@@ -220,6 +222,12 @@ class PromptSource:
     def _group(self, i: int, encoded: Encoded) -> Group:
         self._next_group += 1
         return make_group(self._prompts[i], encoded, self._next_group - 1, self._n_samples_per_prompt)
+
+
+def _state_file(directory: str | Path | None, id: int) -> Path:
+    if directory is None:
+        raise DataError("this data source was made without a directory to keep its state in")
+    return Path(directory) / f"{id}.json"
 
 
 def make_group(prompt: Prompt, encoded: Encoded, group_index: int, n: int) -> Group:

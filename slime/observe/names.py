@@ -103,6 +103,7 @@ PERF = (
     Metric("perf/ref_log_probs_time", "s", "its part for the reference model's log-probabilities"),
     Metric("perf/teacher_log_probs_time", "s", "its part for the teacher's log-probabilities"),
     Metric("perf/actor_train_time", "s", "its part for forward, backward and optimizer"),
+    Metric("perf/save_model_time", "s", "a checkpoint, an export, or both"),
     Metric("perf/update_weights_time", "s", "weights from the trainers into the engines"),
     Metric("perf/sleep_time", "s", "colocated: the engines give their memory back"),
     Metric("perf/wake_up_time", "s", "colocated: the engines take it again"),

@@ -24,7 +24,11 @@ from slime.observe.trackers import Tracker
 
 Row = dict[str, float]
 SUSPICIOUS_DIFFERENCE = 0.1  # nats; far more than rounding, far less than what other weights give
-CLOCKS = {"train_wait": "waiting for rollout", "train": "training on rollout"}  # what a person calls them
+CLOCKS = {
+    "train_wait": "waiting for rollout",
+    "train": "training on rollout",
+    "save_model": "saving after rollout",
+}  # what a person calls them
 ELSEWHERE = {  # what other processes time: name -> process, in the order of their work
     "sleep": "engines",
     "data_preprocess": "trainers",
@@ -91,6 +95,7 @@ class Recorder:
             metrics["perf/wait_time_ratio"] = waited / (waited + trained)
         self._metrics.log(metrics, step=rollout_id)
         for row in record.train_rows:
+            self._optimizer_steps = int(row.get("train/step", self._optimizer_steps))  # a resumed run doesn't begin at 0
             self._metrics.log(row, step=self._optimizer_steps)
             self._optimizer_steps += 1
         shown = {**(record.train_rows[0] if record.train_rows else {}), **metrics}

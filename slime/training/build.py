@@ -47,8 +47,10 @@ class Model:
     frozen: dict[str, WeightCopy]  # models of the same architecture that only score: "ref", "teacher"
 
 
-def build(config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, str]) -> Model:
-    """Builds the model with the weights of --hf-checkpoint and, of each directory in `frozen`, a copy of its weights.
+def build(
+    config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, str], with_weights: bool = True
+) -> Model:
+    """Builds the model, `with_weights` of --hf-checkpoint, and of each directory in `frozen` a copy of its weights.
 
     Raises:
         ValueError: options that do not go together.
@@ -62,7 +64,8 @@ def build(config: Config, parallel: Parallel, family: Family, *, frozen: Mapping
     for name, directory in frozen.items():
         load_hf(shard, directory)
         copies[name] = WeightCopy(bare)
-    load_hf(shard, config.hf_checkpoint)
+    if with_weights:
+        load_hf(shard, config.hf_checkpoint)
     freeze(bare, config, parallel)
 
     ddp_config = DistributedDataParallelConfig(

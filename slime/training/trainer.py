@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slime.config import Config
+from slime.config import Config, checkpoint_dir
 from slime.data.batch import Batch
 from slime.models import export_hf, family_of, read_hf_config, save_hf
+from slime.training import optimizer_state
 from slime.training.advantages import Advantages
 from slime.training.build import build
+from slime.training.checkpoint import Checkpoints, Progress
 from slime.training.flops import forward_flops
 from slime.training.forward import Scoring
 from slime.training.losses import LOSSES, MAXIMA
@@ -39,7 +41,7 @@ class TrainResult:
 
 
 class Trainer:
-    """Starts from the weights of --hf-checkpoint.
+    """Starts from --load's checkpoint, where there is one, else from the weights of --hf-checkpoint.
 
     Raises:
         ValueError: options that contradict each other, the model, or the number of ranks.
@@ -54,7 +56,10 @@ class Trainer:
         family = family_of(read_hf_config(config.hf_checkpoint))
         self.parallel = start(config, rank, world_size, master_addr, master_port)
         try:
-            self.model = build(config, self.parallel, family, frozen=frozen)
+            checkpoint = checkpoint_dir.to_load(config)
+            self.model = build(config, self.parallel, family, frozen=frozen, with_weights=checkpoint is None)
+            self.checkpoints = Checkpoints(config, self.model)
+            self.loaded = Progress() if checkpoint is None else self.checkpoints.load(checkpoint)
         except Exception:
             self.parallel.stop()
             raise
@@ -67,7 +72,7 @@ class Trainer:
         )
         self.fixed_scores = FixedScores(config, self.model, self.scoring)
         self.advantages = Advantages(config, self.parallel)
-        self.num_steps = 0  # optimizer steps so far
+        self.num_steps = self.loaded.num_steps  # optimizer steps so far
 
     @property
     def dp_rank(self) -> int:
@@ -86,6 +91,7 @@ class Trainer:
         """
         if not batch.steps:
             raise ValueError(f"rollout {rollout_id} has no samples to train on")
+        self.checkpoints.settle()
         report = Report(self.parallel)
         with report.clock("train"):
             with report.clock("data_preprocess"):
@@ -96,6 +102,8 @@ class Trainer:
                 self.fixed_scores.fill(everything, report)
                 if self.parallel.is_last_stage:
                     self.advantages.fill(everything)
+            if self.config.reset_optimizer_states:
+                optimizer_state.reset(self.model.optimizer)
             with report.clock("actor_train"):
                 figures = [self._step(rollout_id, index, step, report) for index, step in enumerate(steps)]
         if self.config.ref_update_interval and (rollout_id + 1) % self.config.ref_update_interval == 0:
@@ -103,6 +111,16 @@ class Trainer:
             self.model.frozen["ref"].refresh(self.model.chunks)
         self._describe(batch, everything, report)
         return self._result(batch, report.reduce(), figures)
+
+    def save(self, rollout_id: int, weight_version: int = 0, *, in_background: bool = False) -> None:
+        """Writes a checkpoint of --save, after `rollout_id` was trained on. In the background: while training goes on.
+
+        Raises OSError, or Megatron's CheckpointException, when it can't be written; the one before stays the latest.
+        """
+        self._settle()
+        self.checkpoints.save(
+            Progress(rollout_id, self.num_steps, weight_version), in_background=in_background
+        )
 
     def save_hf(self, path: str | Path) -> None:
         """Writes a Hugging Face directory, with tokenizer and config of --hf-checkpoint; whole or not at all."""
@@ -115,7 +133,8 @@ class Trainer:
         return export_hf(self.model.shard, bucket_bytes, across_pp)
 
     def close(self) -> None:
-        """Ends the process groups. The trainer is of no use afterwards."""
+        """Waits for a save in the background and ends the process groups. The trainer is of no use afterwards."""
+        self.checkpoints.settle(wait=True)
         self.parallel.stop()
 
     def _settle(self) -> None:

@@ -239,6 +239,8 @@ def config_of(tiny, **options):
         "rollout_max_context_len": None,
         "rollout_shuffle": True,
         "rollout_seed": 42,
+        "save": None,
+        "load": None,
     }
     return SimpleNamespace(**defaults | options)
 
@@ -252,6 +254,16 @@ def test_from_config_for_generation(tiny):
     a, b = sample.prompt.split("\n")[1].removesuffix("=<|im_end|>").split("+")
     assert sample.label == str(int(a) + int(b))
     assert sample.tokens[:3] == [1, 3, 8] and sample.tokens[-3:] == [1, 4, 8] and sample.loss_mask is None
+
+
+def test_from_config_keeps_states_beside_the_checkpoints(tiny, tmp_path):
+    first = PromptSource.from_config(config_of(tiny, save=str(tmp_path / "a")))
+    first.get_samples(3)
+    first.save(7)
+    assert (tmp_path / "a" / "rollout" / "7.json").is_file()
+    second = PromptSource.from_config(config_of(tiny, load=str(tmp_path / "a"), save=str(tmp_path / "b")))
+    second.load(7)
+    assert second.get_samples(2) == first.get_samples(2)
 
 
 def test_from_config_for_supervised_training(tiny):

@@ -1,6 +1,7 @@
 """The options, one class a group."""
 
 from slime.config.sections.algorithm import Algorithm, Distillation, OffPolicy
+from slime.config.sections.checkpoints import Checkpoints
 from slime.config.sections.cluster import Cluster
 from slime.config.sections.data import Batches, Data
 from slime.config.sections.engine import Engine
@@ -14,6 +15,7 @@ SECTIONS = {
     "run": Run,
     "cluster": Cluster,
     "model": Model,
+    "checkpoints": Checkpoints,
     "parallel": Parallel,
     "training": Optimizer,
     "data": Data,

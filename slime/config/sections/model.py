@@ -11,7 +11,7 @@ from slime.config.section import Count, Index, Integers, Path, Positive, Section
 
 
 class Model(Section):
-    """Model and checkpoints"""
+    """Model"""
 
     hf_checkpoint: Path = required(
         "Hugging Face directory of the model: config.json, safetensors, tokenizer. Training starts from its weights,"
@@ -20,12 +20,6 @@ class Model(Section):
     ref_load: Path | None = option(
         None, "Hugging Face directory of the reference model of the KL loss, which is never updated."
     )
-    save_hf: str | None = option(
-        None,
-        "Path template for exports in Hugging Face format, e.g. 'out/step-{rollout_id}'; written at the end and every"
-        " --save-interval rollouts.",
-    )
-    save_interval: Count | None = option(None, "Rollouts between two exports; needs --save-hf. Unset: only at the end.")
 
 
 def _layer_pattern(value: Any) -> Any:

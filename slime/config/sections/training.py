@@ -54,6 +54,9 @@ class Optimizer(Section):
     clip_grad: NonNegative = option(
         1.0, "Largest global norm of the gradient; a larger one is scaled down. 0: no limit."
     )
+    reset_optimizer_states: bool = option(
+        False, "Set Adam's means and its count of steps to zero before each rollout is trained on."
+    )
     bf16: bool = option(True, "Train in bfloat16 with float32 master weights. --no-bf16: float32 throughout.")
     seed: Index = option(1234, "Seed of the training processes.")
     only_train_params_name_list: Strings = option(

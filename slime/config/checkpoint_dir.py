@@ -1,0 +1,81 @@
+"""Where the checkpoints of a run lie, laid out as users of Megatron know it. Names and looking only: slime.training writes.
+
+    DIR/latest_checkpointed_iteration.txt   "3", or "release" for weights alone
+    DIR/iter_0000003/                       Megatron's torch_dist format, and state.json: what was trained up to rollout 3
+    DIR/rollout/3.json                      the position in the data, and the buffer, after rollout 3 was generated
+
+Invariant: a checkpoint's directory has its name only once it is whole. So whatever has the name can be loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slime.config.config import Config
+
+MARKER = "latest_checkpointed_iteration.txt"
+RELEASE = "release"
+DATA = "rollout"
+
+
+class NoCheckpoint(ValueError):
+    """What --load or --ckpt-step names is not there; the message says what is."""
+
+
+def name_of(rollout_id: int) -> str:
+    return f"iter_{rollout_id:07d}"
+
+
+def rollouts(directory: Path) -> list[int]:
+    """Of the checkpoints that are there, in rising order."""
+    found = (re.fullmatch(r"iter_(\d{7,})", path.name) for path in directory.glob("iter_*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def find(directory: str | Path, step: int | None = None) -> Path | None:
+    """The checkpoint of rollout `step`, else that which the marker names, else the newest. None where there is none at all.
+
+    Raises NoCheckpoint when there is no checkpoint of `step`.
+    """
+    directory = Path(directory)
+    there = rollouts(directory)
+    if step is not None:
+        if step not in there:
+            raise NoCheckpoint(f"{directory} has no checkpoint {name_of(step)}; it has {_listed(there)}")
+        return directory / name_of(step)
+    marker = directory / MARKER
+    latest = marker.read_text(encoding="utf-8").strip() if marker.is_file() else ""
+    named = directory / (name_of(int(latest)) if latest.isdigit() else RELEASE)
+    if latest and named.is_dir():
+        return named
+    return directory / name_of(there[-1]) if there else None
+
+
+def to_load(config: Config) -> Path | None:
+    """The checkpoint that a run starts from; None to start from --hf-checkpoint.
+
+    Raises NoCheckpoint when --load has none and nothing says that this is a fresh start.
+    """
+    if config.load is None:
+        return None
+    directory = Path(config.load)
+    found = find(directory, config.ckpt_step)
+    if found is None and config.ref_load is None and not config.allow_fresh_start:
+        raise NoCheckpoint(f"{directory} has no checkpoint: {_contents(directory)}")
+    return found
+
+
+def _listed(there: list[int]) -> str:
+    return ", ".join(map(name_of, there[-5:])) or "none"
+
+
+def _contents(directory: Path) -> str:
+    if not directory.is_dir():
+        return "there is no such directory"
+    if (directory / "config.json").is_file():
+        return "it is a Hugging Face model, which --hf-checkpoint is for"
+    names = sorted(path.name for path in directory.iterdir())
+    return f"it holds {', '.join(names[:5])}" if names else "it is empty"

@@ -1,0 +1,305 @@
+"""Checkpoints: what a run needs to go on exactly, in Megatron's torch_dist format.
+
+Invariants
+- A checkpoint is written beside its place and renamed when all of it is on the disk; the marker of the latest one changes
+  after that. So whenever a save is killed, the last good one is the latest, and half of one is never loaded.
+- Weights and optimizer state are stored as the model's tensors, whatever ranks held them (fully_reshardable): another TP, PP
+  or DP reads its own parts. What is no tensor is state.json, readable without torch.
+- All methods are collective. With `in_background` files are written by a thread, from copies; only `settle`, which every rank
+  calls at the same points, makes them a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core import parallel_state as mpu
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedBase, ShardedTensor
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from torch import nn
+
+from slime.config import Config, checkpoint_dir
+from slime.models import read_hf_config
+from slime.training import optimizer_state
+from slime.training.build import Model
+from slime.training.random_state import random_states, set_random_states
+
+STATE = "state.json"
+
+# Megatron would start a process for this queue, for writers that are processes. Ours are threads of this one.
+filesystem_async._results_queue = queue.Queue()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. All that one that starts from --hf-checkpoint has is the defaults."""
+
+    rollout_id: int = -1  # the last one that was trained on
+    num_steps: int = 0  # optimizer steps so far
+    weight_version: int = 0  # of these weights
+
+
+@dataclass
+class _Save:
+    """One that is being written."""
+
+    rollout_id: int
+    final: Path
+    partial: Path
+    state: dict[str, Any]
+    request: Any
+    thread: threading.Thread | None = None
+
+
+class Checkpoints:
+    """Of one rank."""
+
+    def __init__(self, config: Config, model: Model) -> None:
+        self.config, self.model = config, model
+        self.pending: _Save | None = None
+
+    # Saving.
+
+    def save(self, progress: Progress, *, in_background: bool = False) -> None:
+        """Writes DIR/iter_N, N being progress.rollout_id, and removes what --save-keep doesn't keep."""
+        self.settle(wait=True)
+        directory = Path(self.config.save)
+        final = directory / checkpoint_dir.name_of(progress.rollout_id)
+        partial = directory / f".{final.name}.partial"
+        if dist.get_rank() == 0:
+            for left in [*directory.glob(".iter_*.partial"), *directory.glob(".iter_*.replaced")]:
+                shutil.rmtree(left)  # of saves that were killed
+            partial.mkdir(parents=True)
+        dist.barrier()
+        tensors = self._tensors(with_optimizer=not self.config.no_save_optim, with_random=True, is_loading=False)
+        if in_background and not self.model.parallel.device.is_cuda:
+            _copy(tensors)  # on a GPU, bringing them to the host copies them
+        request = dist_checkpointing.save(
+            tensors,
+            str(partial),
+            FullyParallelSaveStrategyWrapper(
+                TorchDistSaveShardedStrategy(), mpu.get_data_parallel_group(with_context_parallel=True)
+            ),
+            async_sharded_save=True,
+            async_strategy="mcore",
+        )
+        self.pending = _Save(progress.rollout_id, final, partial, self._state(progress), request)
+        if in_background:
+            self.pending.thread = _started(request)
+        else:
+            request.execute_sync()
+            self._commit()
+
+    def settle(self, *, wait: bool = False) -> None:
+        """Makes a save in the background a checkpoint, if every rank has written its part, or after waiting for that."""
+        if self.pending is None:
+            return
+        writing = self.pending.thread.is_alive()
+        if not wait:
+            device = self.model.parallel.device.torch
+            still = torch.tensor(int(writing), device=device)
+            dist.all_reduce(still, dist.ReduceOp.MAX)
+            if still.item():
+                return
+        self.pending.thread.join()
+        dist.barrier()
+        for finalize in self.pending.request.finalize_fns:
+            finalize()
+        self._commit()
+
+    def _commit(self) -> None:
+        """Rank 0 gives the directory its name; all return when it has it."""
+        save, self.pending = self.pending, None
+        if dist.get_rank() == 0:
+            replaced = save.final.with_name(f".{save.final.name}.replaced")
+            shutil.copyfile(Path(self.config.hf_checkpoint) / "config.json", save.partial / "config.json")
+            _write(save.partial / STATE, json.dumps(save.state, indent=1))
+            _sync(save.partial)
+            if save.final.exists():
+                save.final.rename(replaced)
+            save.partial.rename(save.final)
+            directory = save.final.parent
+            _sync(directory)
+            _write(directory / checkpoint_dir.MARKER, str(save.rollout_id))
+            _sync(directory)
+            shutil.rmtree(replaced, ignore_errors=True)
+            self._remove_old(directory, save.rollout_id)
+        dist.barrier()
+
+    def _remove_old(self, directory: Path, rollout_id: int) -> None:
+        """Later ones than this, of a run that this one went back from, are left alone."""
+        if self.config.save_keep is None:
+            return
+        older = [number for number in checkpoint_dir.rollouts(directory) if number <= rollout_id]
+        for number in older[: -self.config.save_keep]:
+            # Out of sight first: half of what is being removed must not look like a checkpoint.
+            gone = directory / f".{checkpoint_dir.name_of(number)}.replaced"
+            (directory / checkpoint_dir.name_of(number)).rename(gone)
+            shutil.rmtree(gone)
+            (directory / checkpoint_dir.DATA / f"{number}.json").unlink(missing_ok=True)
+
+    # Loading.
+
+    def load(self, path: Path) -> Progress:
+        """Takes over a checkpoint; with --finetune, or of a directory without progress, its weights alone.
+
+        Raises ValueError, before anything is changed, when it doesn't fit the model or the options.
+        """
+        state = _read_state(path)
+        weights_only = self.config.finetune or state["progress"] is None
+        with_optimizer = not (weights_only or self.config.no_load_optim)
+        self._check(path, state, with_optimizer)
+        same_ranks = state["layout"] == self._layout()
+        with_random = same_ranks and not (weights_only or self.config.no_load_rng)
+        tensors = self._tensors(with_optimizer=with_optimizer, with_random=with_random, is_loading=True)
+        loaded = dist_checkpointing.load(tensors, str(path))
+        for name, chunk in self._chunks():
+            chunk.load_state_dict(loaded[name])
+        if with_optimizer:
+            self.model.optimizer.load_state_dict(loaded["optimizer"])
+            optimizer_state.separate_steps(self.model.optimizer)
+            self.model.schedule.step(state["progress"]["num_steps"])
+        else:
+            self.model.optimizer.reload_model_params()
+        if with_random:
+            set_random_states({name: tensor[0] for name, tensor in loaded["random"].items()})
+        return Progress() if weights_only else Progress(**state["progress"])
+
+    def _check(self, path: Path, state: dict[str, Any], with_optimizer: bool) -> None:
+        problems = []
+        if (path / "config.json").is_file():
+            problems += differences(read_hf_config(path), self.model.shard.family.config)
+        if state["layers"] not in (None, self.model.config.transformer_impl):
+            problems.append(f"its layers are those of --transformer-impl {state['layers']}")
+        if with_optimizer and not state["has_optimizer"]:
+            problems.append("it holds no optimizer state: add --no-load-optim, or --finetune to begin anew")
+        theirs, mine = state["layout"], self._layout()
+        if with_optimizer and self.model.config.num_moe_experts and theirs["expert"] != mine["expert"]:
+            problems.append(
+                f"it was saved with --expert-model-parallel-size {theirs['expert']}, and Megatron can't divide the optimizer"
+                f" state of experts among {mine['expert']}: keep the size, or add --no-load-optim"
+            )
+        if problems:
+            raise ValueError(f"{path} does not fit this run:\n  " + "\n  ".join(problems))
+
+    # Contents.
+
+    def _state(self, progress: Progress) -> dict[str, Any]:
+        return {
+            "progress": asdict(progress),
+            "has_optimizer": not self.config.no_save_optim,
+            "layers": self.model.config.transformer_impl,
+            "layout": self._layout(),
+        }
+
+    def _layout(self) -> dict[str, int]:
+        """What random states of ranks depend on, and experts' optimizer state."""
+        config = self.model.config
+        sizes = {name: getattr(config, f"{name}_model_parallel_size", None) for name in ("tensor", "pipeline", "expert")}
+        return sizes | {"context": config.context_parallel_size, "world": dist.get_world_size()}
+
+    def _chunks(self) -> Iterator[tuple[str, nn.Module]]:
+        """The bare models by Megatron's names for them."""
+        chunks = self.model.chunks
+        for index, chunk in enumerate(chunks):
+            while not hasattr(chunk, "decoder"):
+                chunk = chunk.module
+            yield "model" if len(chunks) == 1 else f"model{index}", chunk
+
+    def _tensors(self, *, with_optimizer: bool, with_random: bool, is_loading: bool) -> dict[str, Any]:
+        """Megatron's sharded state: descriptions of this rank's parts of the global tensors."""
+        metadata = {
+            "distrib_optim_sharding_type": "fully_reshardable",
+            "singleton_local_shards": False,
+            "chained_optim_avoid_prefix": True,
+            "dp_cp_group": mpu.get_data_parallel_group(with_context_parallel=True),
+        }
+        weights = {name: chunk.sharded_state_dict(metadata=metadata) for name, chunk in self._chunks()}
+        tensors: dict[str, Any] = dict(weights)
+        if with_optimizer:
+            optimizer_state.prime(self.model.optimizer)
+            of_model = weights["model"] if len(weights) == 1 else weights
+            tensors["optimizer"] = self.model.optimizer.sharded_state_dict(
+                of_model, is_loading=is_loading, metadata=metadata
+            )
+        if with_random:
+            place = (0, dist.get_rank(), dist.get_world_size())
+            tensors["random"] = {
+                name: ShardedTensor.from_rank_offsets(f"random.{name}", state[None], place)
+                for name, state in random_states().items()
+            }
+        return tensors
+
+
+NOT_OF_THE_WEIGHTS = frozenset(
+    "architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype".split()
+)
+"""Keys of config.json in which two models may differ whose weights mean the same."""
+
+
+def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """Field by field, what two config.json say of a model that its weights depend on."""
+    return [
+        f"{name} in its config.json is {saved.get(name)!r}, this model's is {wanted.get(name)!r}"
+        for name in sorted((saved.keys() | wanted.keys()) - NOT_OF_THE_WEIGHTS)
+        if saved.get(name) != wanted.get(name)
+    ]
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Of a checkpoint that others wrote there is none: it is taken for weights alone."""
+    file = path / STATE
+    if not file.is_file():
+        return {"progress": None, "has_optimizer": False, "layers": None, "layout": None}
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _started(request: Any) -> threading.Thread:
+    """A thread that writes this rank's files, from tensors that are on the host by now."""
+    arguments = list(request.async_fn_args)
+    if request.preload_fn is not None:
+        arguments[1] = request.preload_fn()
+    write = request.async_fn or (lambda *_: None)
+    thread = threading.Thread(target=write, args=arguments, kwargs=request.async_fn_kwargs, name="checkpoint")
+    thread.start()
+    return thread
+
+
+def _copy(tensors: dict[str, Any]) -> None:
+    """In place, so that training may go on."""
+    for part in nested_values(tensors):
+        if isinstance(part, ShardedBase) and isinstance(part.data, torch.Tensor):
+            part.data = part.data.detach().clone()
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole, or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _sync(directory: Path) -> None:
+    """Waits until the names in the directory are on the disk."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

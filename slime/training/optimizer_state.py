@@ -1,0 +1,70 @@
+"""The state of Adam inside Megatron's optimizers: made before it is needed, and reset.
+
+Without transformer-engine and apex, Megatron's inner optimizer is PyTorch's, which it expects to have made a step before its
+state is asked for, and whose `step` is a tensor of its own where Megatron's checkpoints have one number for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from megatron.core.optimizer import MegatronOptimizer, distrib_optimizer
+from megatron.core.optimizer.cpu_offloading import HybridDeviceOptimizer
+from torch import Tensor
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def prime(optimizer: MegatronOptimizer) -> None:
+    """Gives parameters without a state that of step 0, from which PyTorch's Adam goes on as if it had none."""
+    for inner in _inner(optimizer):
+        if not isinstance(inner, torch.optim.Adam):
+            continue
+        for group in inner.param_groups:
+            for parameter in group["params"]:
+                if not inner.state[parameter]:
+                    inner.state[parameter] = {"step": torch.tensor(0.0)} | {
+                        name: torch.zeros_like(parameter.data) for name in MOMENTS
+                    }
+
+
+def separate_steps(optimizer: MegatronOptimizer) -> None:
+    """Gives each parameter a count of steps of its own, after a load: Megatron gives all of them one tensor, which PyTorch's
+    Adam then raises once for each of them."""
+    for inner in _inner(optimizer):
+        for state in inner.state.values():
+            if isinstance(state.get("step"), Tensor):
+                state["step"] = state["step"].clone()
+
+
+def reset(optimizer: MegatronOptimizer) -> None:
+    """To that of step 0, in place. Master weights and learning rates stay."""
+    for inner in _inner(optimizer):
+        for state in inner.state.values():
+            for name in ("step", *MOMENTS):
+                if isinstance(state.get(name), Tensor):
+                    state[name].zero_()
+        for group in inner.param_groups:
+            if "step" in group:  # transformer-engine's Adam counts in the group
+                group["step"] = 0
+
+
+def _inner(optimizer: MegatronOptimizer) -> Iterator[torch.optim.Optimizer]:
+    for chained in getattr(optimizer, "chained_optimizers", [optimizer]):
+        inner = getattr(chained, "optimizer", None)
+        if isinstance(inner, HybridDeviceOptimizer):
+            yield from inner.sub_optimizers
+        elif inner is not None:
+            yield inner
+
+
+if not distrib_optimizer.HAVE_APEX_OR_TE:
+    _set = distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_states
+
+    def _set_all_but_step(self, model_param: Tensor, tensors: dict[str, Tensor | None]) -> None:
+        """Megatron looks for all of PyTorch's state in the checkpoint, `step` too, which it keeps elsewhere; it skips what is
+        no tensor."""
+        _set(self, model_param, {"step": None, **tensors})
+
+    distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_states = _set_all_but_step

@@ -1,0 +1,61 @@
+"""Which checkpoint a directory leads to, and when a run may start without one (cases 30 and 35)."""
+
+from __future__ import annotations
+
+import pytest
+
+from slime.config import checkpoint_dir, disk, load
+from slime.config.checkpoint_dir import MARKER, NoCheckpoint, find
+
+
+def filled(directory, *rollouts, marker=None):
+    for rollout_id in rollouts:
+        (directory / checkpoint_dir.name_of(rollout_id)).mkdir(parents=True)
+    if marker is not None:
+        (directory / MARKER).write_text(marker)
+    return directory
+
+
+def test_the_marker_names_the_latest(tmp_path):
+    assert find(filled(tmp_path, 3, 10, 200, marker="10\n")) == tmp_path / "iter_0000010"
+    assert find(tmp_path, 3) == tmp_path / "iter_0000003"
+    assert checkpoint_dir.rollouts(tmp_path) == [3, 10, 200]
+
+
+@pytest.mark.parametrize("marker", [None, "7", "", "release"])
+def test_without_what_the_marker_names_the_newest_is(tmp_path, marker):
+    assert find(filled(tmp_path, 3, 5, marker=marker)) == tmp_path / "iter_0000005"
+
+
+def test_weights_alone_are_a_release(tmp_path):
+    (filled(tmp_path, marker="release") / "release").mkdir()
+    assert find(tmp_path) == tmp_path / "release"
+
+
+def test_halves_are_no_checkpoints(tmp_path):
+    (tmp_path / ".iter_0000003.partial").mkdir()
+    (tmp_path / ".iter_0000002.replaced").mkdir()
+    assert find(tmp_path) is None and find(tmp_path / "absent") is None
+    with pytest.raises(NoCheckpoint, match="has no checkpoint iter_0000003; it has none"):
+        find(tmp_path, 3)
+
+
+def problems(model, *options):
+    found = disk.look(load(["--hf-checkpoint", str(model), "--rollout-batch-size", "4", *options]), set())
+    return list(map(str, found.problems))
+
+
+def test_a_directory_without_checkpoint_is_refused(tiny, tmp_path):
+    (said,) = problems(tiny, "--load", str(tmp_path / "absent"))
+    assert "--load" in said and "there is no such directory" in said and "--allow-fresh-start" in said
+    (tmp_path / "empty").mkdir()
+    assert "it is empty" in problems(tiny, "--load", str(tmp_path / "empty"))[0]
+    assert "it holds tiny" not in problems(tiny, "--load", str(tiny))[0]
+    assert "which --hf-checkpoint is for" in problems(tiny, "--load", str(tiny))[0]
+    assert "it has iter_0000001" in problems(tiny, "--load", str(filled(tmp_path / "one", 1)), "--ckpt-step", "2")[0]
+
+
+def test_unless_a_fresh_start_is_meant(tiny, tmp_path):
+    absent = str(tmp_path / "absent")
+    assert problems(tiny, "--load", absent, "--allow-fresh-start") == []
+    assert problems(tiny, "--load", absent, "--ref-load", str(tiny)) == []

@@ -1,0 +1,128 @@
+"""What tests of checkpoints run on ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.training.ranks import trainer
+from tests.training.rollouts import shares, varied
+
+
+def several(calls: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """The results of functions below, each called with its arguments, one after another."""
+    return {name: function(*arguments) for name, (function, *arguments) in calls.items()}
+
+
+def steps(made: Any, first: int, last: int, **sharing: Any) -> list[dict[str, float]]:
+    """Trains on rollouts first..last-1, each of other samples, two optimizer steps each; their metrics."""
+    figures = []
+    for rollout_id in range(first, last):
+        batch = shares(varied(8, seed=rollout_id), made.dp_size, num_steps=2, **{"micro_batch_size": 4, **sharing})
+        figures += made.train(rollout_id, batch[made.dp_rank]).steps
+    return figures
+
+
+def state(made: Any) -> dict[str, Any]:
+    """Everything that this rank would go on with: weights, optimizer, schedule, random states."""
+    from slime.training.random_state import random_states
+
+    found: dict[str, Any] = {f"random.{name}": tensor.clone() for name, tensor in random_states().items()}
+    for bucket in made.weights(50_000, across_pp=True):
+        found |= {f"weight.{name}": tensor.clone() for name, tensor in bucket}
+    optimizer = made.model.optimizer
+    for index, chained in enumerate(getattr(optimizer, "chained_optimizers", [optimizer])):
+        groups = chained.optimizer.param_groups
+        for group, options in enumerate(groups):
+            found[f"optimizer{index}.group{group}.lr"] = options["lr"]
+            for position, parameter in enumerate(options["params"]):
+                where = f"optimizer{index}.{group}.{position}"
+                found[f"{where}.main"] = parameter.detach().clone()
+                for name, value in chained.optimizer.state[parameter].items():
+                    found[f"{where}.{name}"] = value.clone() if torch.is_tensor(value) else value
+    return found | {"schedule": made.model.schedule.state_dict(), "num_steps": made.num_steps}
+
+
+def different(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """Names of what is not equal to the last bit."""
+
+    def equal(x: Any, y: Any) -> bool:
+        return torch.equal(x, y) if torch.is_tensor(x) else x == y
+
+    return sorted(
+        name for name in a.keys() | b.keys() if name not in a or name not in b or not equal(a[name], b[name])
+    )
+
+
+def six_against_three_and_three(directory: str, out: str, cases: dict[str, list[str]]) -> dict[str, Any]:
+    """Of each case of options: (what differs afterwards, the metrics of steps 6..11 of both)."""
+    found = {}
+    for name, options in cases.items():
+        save = ["--save", str(Path(out) / name.replace(" ", "-"))]
+        with trainer(directory, *options) as made:
+            whole = steps(made, 0, 6)[6:]
+            expected = state(made)
+        with trainer(directory, *options, *save) as made:
+            steps(made, 0, 3)
+            made.save(2, weight_version=3)
+        with trainer(directory, *options, "--load", save[1]) as made:
+            assert (made.loaded.rollout_id, made.loaded.num_steps, made.loaded.weight_version) == (2, 6, 3)
+            resumed = steps(made, 3, 6)
+            found[name] = different(expected, state(made)), whole, resumed
+    return found
+
+
+def save_at(directory: str, out: str, options: list[str]) -> dict[str, float]:
+    """Trains two rollouts and saves after the first: the first step of the second, and the weights after it."""
+    with trainer(directory, *options, "--save", out) as made:
+        steps(made, 0, 1)
+        made.save(0)
+        return _continued(made)
+
+
+def load_at(directory: str, out: str, layouts: dict[str, list[str]]) -> dict[str, dict[str, float]]:
+    """The same of each layout that goes on from there."""
+    found = {}
+    for name, options in layouts.items():
+        with trainer(directory, *options, "--load", out) as made:
+            found[name] = _continued(made)
+    return found
+
+
+def _continued(made: Any) -> dict[str, float]:
+    last = steps(made, 1, 2)[-1]
+    figures = {name: last[name] for name in ("train/loss", "train/grad_norm", "train/step")}
+    for bucket in made.weights(50_000, across_pp=True):
+        figures |= {name: float(tensor.double().square().sum()) for name, tensor in bucket}
+    return figures
+
+
+def kept(directory: str, out: str) -> tuple[list[str], list[str], list[str]]:
+    """Five saves of which two are kept, one of them in the background; the same rollout twice; what is there afterwards."""
+    options = ["--save", out, "--save-keep", "2", "--no-save-optim"]
+    with trainer(directory, *options) as made:
+        for rollout_id in (0, 1, 2, 3, 3):
+            made.save(rollout_id, in_background=rollout_id == 1)
+        after = sorted(path.name for path in Path(out).iterdir())
+        made.save(4, in_background=True)
+        expected = state(made)
+        steps(made, 0, 3)  # the weights change while the files may not be written yet
+        files = sorted(path.name for path in (Path(out) / "iter_0000004").iterdir())
+    with trainer(directory, "--load", out, "--no-load-optim") as made:
+        assert made.loaded.rollout_id == 4
+        wrong = [name for name in different(expected, state(made)) if name.startswith("weight.")]
+    return after, files, wrong
+
+
+def refusals_to_load(cases: dict[str, tuple[str, list[str]]]) -> dict[str, str]:
+    """What a rank says to each case (model, options); "" where it starts."""
+    said = {}
+    for name, (directory, options) in cases.items():
+        try:
+            with trainer(directory, *options):
+                said[name] = ""
+        except ValueError as error:
+            said[name] = str(error)
+    return said

@@ -1,0 +1,181 @@
+"""Checkpoints: a run that is resumed does what it would have done, under any layout, and whenever a save was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slime.config import checkpoint_dir
+from slime.tiny import write_checkpoint
+from tests.distributed import run_ranks
+from tests.training.checkpoint_ranks import (
+    kept,
+    load_at,
+    refusals_to_load,
+    save_at,
+    several,
+    six_against_three_and_three,
+)
+
+ROOT = Path(__file__).parents[2]
+DECAY = ["--lr-warmup-iters", "3", "--lr-decay-style", "cosine", "--lr-decay-iters", "12"]
+TP2 = ["--tensor-model-parallel-size", "2"]
+PP2 = ["--pipeline-model-parallel-size", "2"]
+EP2 = ["--expert-model-parallel-size", "2"]
+DEADLINE = 280.0
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoint")
+
+
+@pytest.fixture(scope="module")
+def model(directory):
+    return str(write_checkpoint(directory / "model"))
+
+
+@pytest.fixture(scope="module")
+def moe(directory):
+    return str(write_checkpoint(directory / "moe", moe=True))
+
+
+# Six rollouts are three and, resumed, three.
+
+ALONE = {
+    "float32": DECAY,
+    "bfloat16": [*DECAY, "--bf16"],
+    "without distributed optimizer": [*DECAY, "--bf16", "--no-use-distributed-optimizer"],
+    "resetting the optimizer": ["--reset-optimizer-states"],
+}
+TOGETHER = {"DP2": DECAY, "TP2": TP2, "PP2 in bfloat16": [*PP2, "--bf16"]}
+
+
+@pytest.fixture(scope="module")
+def together(model, moe, directory):
+    """What two ranks do, one after another in the same processes: starting those takes longer."""
+    resharded, experts = str(directory / "resharded"), str(directory / "experts")
+    calls = {
+        "six": (six_against_three_and_three, model, str(directory / "six-together"), TOGETHER),
+        "saved": (save_at, model, resharded, TP2),
+        "loaded": (load_at, model, resharded, {"PP2": PP2, "DP2": []}),
+        "experts": (save_at, moe, experts, EP2),
+    }
+    return run_ranks(several, 2, calls, deadline=DEADLINE), resharded, experts
+
+
+@pytest.fixture(scope="module")
+def alone(model, moe, directory, together):
+    """What one rank does, some of it with what two ranks saved."""
+    _, resharded, experts = together
+    small, nowhere = str(directory / "small"), str(directory / "nowhere")
+    deep = str(write_checkpoint(directory / "deep", num_layers=4))
+    loads = {
+        "deeper": (deep, ["--load", small]),
+        "without optimizer": (model, ["--load", small]),
+        "as weights": (model, ["--load", small, "--finetune"]),
+        "empty": (model, ["--load", nowhere]),
+        "step": (model, ["--load", small, "--ckpt-step", "7"]),
+        "fresh": (model, ["--load", nowhere, "--allow-fresh-start"]),
+        "reference": (model, ["--load", nowhere, "--ref-load", model]),
+        "experts": (moe, ["--load", experts]),
+        "experts' weights": (moe, ["--load", experts, "--no-load-optim"]),
+    }
+    calls = {
+        "six": (six_against_three_and_three, model, str(directory / "six-alone"), ALONE),
+        "loaded": (load_at, model, resharded, {"one rank": []}),
+        "kept": (kept, model, str(directory / "kept")),
+        "small": (save_at, model, small, ["--no-save-optim"]),
+        "refused": (refusals_to_load, loads),
+    }
+    return run_ranks(several, 1, calls, deadline=DEADLINE)[0]
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_resumed_run_is_the_same_to_the_last_bit(case, alone):
+    assert_same(*alone["six"][case])
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_resumed_run_of_two_ranks_is_the_same_to_the_last_bit(case, together):
+    for rank in together[0]:
+        assert_same(*rank["six"][case])
+
+
+def assert_same(differences, whole, resumed):
+    assert differences == []
+    assert len(whole) == 6 and whole == resumed
+
+
+@pytest.mark.parametrize("layout", ["PP2", "DP2", "one rank"])
+def test_another_layout_goes_on_from_two_tensor_parallel_ranks(layout, together, alone):
+    first = together[0][0]
+    found = (alone if layout == "one rank" else first)["loaded"][layout]
+    assert found == {name: pytest.approx(value, rel=1e-5, abs=1e-6) for name, value in first["saved"].items()}
+
+
+def test_experts_go_on_elsewhere_without_their_optimizer_state(alone):
+    said = alone["refused"]
+    assert "saved with --expert-model-parallel-size 2, and Megatron can't divide the optimizer state" in said["experts"]
+    assert said["experts' weights"] == ""
+
+
+# What is kept, and what is refused.
+
+
+def test_only_the_newest_are_kept_and_writing_in_the_background_keeps_the_weights_of_its_moment(alone):
+    after, files, wrong = alone["kept"]
+    assert after == ["iter_0000002", "iter_0000003", checkpoint_dir.MARKER]
+    assert {".metadata", "metadata.json", "state.json", "config.json"} < set(files)
+    assert wrong == []
+
+
+def test_what_does_not_fit_is_refused_with_every_reason(alone):
+    said = alone["refused"]
+    assert "num_hidden_layers in its config.json is 2, this model's is 4" in said["deeper"]
+    assert "it holds no optimizer state: add --no-load-optim" in said["deeper"]
+    assert "num_hidden_layers" not in said["without optimizer"]
+    assert said["empty"].endswith("nowhere has no checkpoint: there is no such directory")
+    assert said["step"].endswith("has no checkpoint iter_0000007; it has iter_0000000")
+    assert [said[case] for case in ("as weights", "fresh", "reference")] == ["", "", ""]
+
+
+# Case 35.
+
+
+def test_killed_at_any_moment_a_save_leaves_the_last_good_one(model, tmp_path):
+    """Each process checks what the one before it left, goes on saving, and is killed somewhere in it."""
+    rng = random.Random(0)
+    latest = -1
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.training.saving", model, str(tmp_path)],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            assert process.stdout.readline().strip() == str(latest)
+            deadline = time.monotonic() + 60
+            while checkpoint_dir.rollouts(tmp_path)[-1:] in ([], [latest]):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.01)
+            time.sleep(rng.random() / 4)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        found = checkpoint_dir.find(tmp_path)
+        assert (found / ".metadata").stat().st_size
+        newest = json.loads((found / "state.json").read_text())["progress"]["rollout_id"]
+        assert newest > latest and found.name == checkpoint_dir.name_of(newest)
+        latest = newest
