@@ -89,6 +89,63 @@ HEADERS_ONLY = """\
     {{- '<|assistant|>\\n' }}
 {%- endif %}"""
 
+# As Llama 3.1's: trims, ends every turn by one token, has room for one tool call and then for no words beside it.
+LLAMA = """\
+{{- bos_token }}
+{%- for message in messages %}
+    {%- set role = 'ipython' if message.role == 'tool' else message.role %}
+    {{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' }}
+    {%- if message.tool_calls %}
+        {%- if message.tool_calls | length > 1 %}
+            {{- raise_exception('one tool call at a time') }}
+        {%- endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '{"name": "' + call.name + '", "parameters": ' + call.arguments | tojson + '}' }}
+    {%- else %}
+        {{- message.content | trim }}
+    {%- endif %}
+    {{- '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}"""
+
+# As GLM 4.5's: the model also writes the line break after its header, and stops at the header of whoever is next.
+GLM = """\
+[gMASK]<sop>
+{%- set ns = namespace(last=-1) %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {%- set ns.last = loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}
+        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}
+            {{- '<|observation|>' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+    {%- elif message.role == 'assistant' %}
+        {%- set reasoning = message.reasoning_content or '' %}
+        {{- '<|assistant|>\\n<think>' + (reasoning if loop.index0 > ns.last else '') + '</think>' }}
+        {%- if message.content %}
+            {{- '\\n' + message.content | trim }}
+        {%- endif %}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\\n<tool_call>' + call.function.name }}
+            {%- for key, value in call.function.arguments.items() %}
+                {{- '\\n' + key + '=' + value | tojson }}
+            {%- endfor %}
+            {{- '\\n</tool_call>' }}
+        {%- endfor %}
+    {%- else %}
+        {{- '<|' + message.role + '|>\\n' + message.content }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|assistant|>' }}
+{%- endif %}"""
+
 # Knows no generation prompt; the end token closes the assistant's turns only.
 INSTRUCT = """\
 {{- bos_token }}
@@ -140,7 +197,8 @@ MARKED = """\
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}"""
 
-SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|system|>"]
+SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|observation|>"]
+SPECIAL += ["[gMASK]", "<sop>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 ADDED = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 WORDS = 'the quick brown fox jumps over the lazy dog; user system assistant tool name arguments {"a": 1} 12 + 34 = 46\n'
 

@@ -13,8 +13,10 @@ from slime.tiny.checkpoint import CHARACTERS, write_checkpoint
 from tests.data.checkpoints import (
     CHATML,
     FORCED_THINKING,
+    GLM,
     HEADERS_ONLY,
     INSTRUCT,
+    LLAMA,
     MARKED,
     PLAIN,
     THINKING,
@@ -148,6 +150,39 @@ def test_headers_that_end_the_turn_before_them(load):
 
 def test_headers_that_are_no_stop_tokens_are_not_trained(load):
     check(load, HEADERS_ONLY, [USER, assistant("2"), AGAIN, assistant("yes")], ["2", "yes"], stops=("</s>",))
+
+
+def test_two_tool_messages_in_a_row_as_llama_writes_them(load):
+    messages = [
+        {"role": "system", "content": "be brief"},
+        USER,
+        assistant("", tool_calls=[CALL]),
+        {"role": "tool", "content": "2"},
+        {"role": "tool", "content": "two"},
+        assistant(" 2 "),
+        AGAIN,
+        assistant("yes"),
+    ]
+    call = '{"name": "add", "parameters": {"a": 1, "b": 1}}<|eot_id|>'
+    check(load, LLAMA, messages, [call, "2<|eot_id|>", "yes<|eot_id|>"], stops=("<|eot_id|>",))
+
+
+def test_two_tool_messages_in_a_row_as_glm_writes_them(load):
+    """The model itself writes the next header, at which it stops: not after the last turn, which nothing follows."""
+    stops = ("</s>", "<|user|>", "<|observation|>")
+    call = "\n<tool_call>add\na=1\nb=1\n</tool_call>"
+    messages = [
+        USER,
+        assistant("I'll add", tool_calls=[CALL], reasoning_content="hm"),
+        {"role": "tool", "content": "2"},
+        {"role": "tool", "content": "two"},
+        assistant("2", reasoning_content="easy"),
+    ]
+    first, last = f"\n<think>hm</think>\nI'll add{call}<|observation|>", "\n<think>easy</think>\n2"
+    check(load, GLM, messages, [first, last], stops)
+    messages += [AGAIN, assistant("yes", reasoning_content="sure")]
+    first, last = f"\n<think></think>\nI'll add{call}<|observation|>", "\n<think></think>\n2<|user|>"
+    check(load, GLM, messages, [first, last, "\n<think>sure</think>\nyes"], stops)
 
 
 def test_a_template_without_a_generation_prompt(load):
