@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from slime.models.deepseek import DeepseekV3
 from slime.models.family import Family, ModelError
 from slime.models.glm4 import Glm4, Glm4Moe
 from slime.models.llama import Llama
@@ -13,8 +14,10 @@ from slime.models.qwen2 import Qwen2
 from slime.models.qwen3 import Qwen3, Qwen3Moe
 
 FAMILIES: dict[str, type[Family]] = {
+    "deepseek_v3": DeepseekV3,
     "glm4": Glm4,
     "glm4_moe": Glm4Moe,
+    "kimi_k2": DeepseekV3,
     "llama": Llama,
     "qwen2": Qwen2,
     "qwen3": Qwen3,

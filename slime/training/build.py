@@ -122,7 +122,12 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
         # Without it virtual stages on gloo receive each other's tensors.
         **({"overlap_p2p_comm": True, "batch_p2p_comm": False} if virtual else {}),
     }
-    cls = MLATransformerConfig if model.get("multi_latent_attention") else TransformerConfig
+    is_latent = model.get("multi_latent_attention", False)
+    if is_latent and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
+        raise ValueError("--tensor-model-parallel-size above 1 needs --sequence-parallel to train latent attention")
+    if is_latent and model["rope_type"] != "yarn":
+        fields["apply_rope_fusion"] = False  # Megatron has that kernel for YaRN alone
+    cls = MLATransformerConfig if is_latent else TransformerConfig
     return cls(**{**fields, **_fields(cls, config.megatron)})
 
 

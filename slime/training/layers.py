@@ -32,6 +32,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor, nn
 
+from slime.training.latent_attention import LatentAttention
+
 
 def block_spec(
     config: TransformerConfig, *, post_norms: bool = False, vp_stage: int | None = None
@@ -48,6 +50,9 @@ def block_spec(
         block = get_gpt_decoder_block_spec(config, use_transformer_engine=True, vp_stage=vp_stage)
     else:
         block = _local_block(config, vp_stage)
+    if config.multi_latent_attention:
+        for layer in block.layer_specs:
+            layer.submodules.self_attention.module = LatentAttention
     if post_norms:
         for layer in {id(layer): layer for layer in block.layer_specs}.values():
             _normalise_outputs(layer.submodules)
@@ -57,7 +62,6 @@ def block_spec(
 def _local_block(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     beyond = {
         f"normalization {config.normalization}": config.normalization != "RMSNorm",
-        "latent attention": config.multi_latent_attention,
         f"window attention {config.window_size}": config.window_size is not None,
         f"softmax type {config.softmax_type}": config.softmax_type != "vanilla",
     }
@@ -71,7 +75,10 @@ def _local_block(config: TransformerConfig, vp_stage: int | None) -> Transformer
         layer.submodules.pre_mlp_layernorm = RMSNorm
         attention = layer.submodules.self_attention.submodules
         attention.core_attention = SDPAttention
-        if config.qk_layernorm:
+        if config.multi_latent_attention:
+            attention.q_layernorm = RMSNorm if config.q_lora_rank else None
+            attention.kv_layernorm = RMSNorm
+        elif config.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
     return TransformerBlockSubmodules(layer_specs=block.layer_specs, layer_norm=RMSNorm)
 

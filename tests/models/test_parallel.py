@@ -45,6 +45,11 @@ CASES = [  # kind of model, layout
     ("glm4_moe", {"tp": 2, "pp": 2}),
     ("glm4_moe", {"tp": 2, "ep": 2}),
     ("glm4_moe without qk-norm", {"pp": 2, "ep": 2}),
+    ("deepseek_v3", {}),
+    ("deepseek_v3", {"tp": 2, "pp": 2}),
+    ("deepseek_v3", {"tp": 2, "ep": 2, "etp": 2}),
+    ("moonlight", {"pp": 2, "ep": 2}),
+    ("moonlight", {"tp": 2, "pp": 2, "vpp": 2}),
 ]
 BUCKET = 12_000  # bytes: several buckets, and some tensors that are larger
 

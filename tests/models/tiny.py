@@ -30,6 +30,15 @@ SIGMOID_MOE = COMMON | {
     "n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
     "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
+LATENT = SIGMOID_MOE | {
+    "model_type": "deepseek_v3", "num_key_value_heads": 8, "head_dim": None, "kv_lora_rank": 16, "q_lora_rank": 24,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6, "n_routed_experts": 8, "num_experts_per_tok": 4,
+    "n_group": 4, "topk_group": 2, "rms_norm_eps": 1e-6, "num_nextn_predict_layers": 1,
+}  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "beta_fast": 32, "beta_slow": 1,
+    "mscale": 1.0, "mscale_all_dim": 0.7, "rope_theta": 1e4,
+}  # fmt: skip
 LLAMA3_ROPE = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192, "rope_theta": 5e5,
@@ -52,6 +61,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "glm4_moe without qk-norm": SIGMOID_MOE | {
         "model_type": "glm4_moe", "attention_bias": False, "partial_rotary_factor": 0.5, "use_qk_norm": False,
     },
+    "deepseek_v3": LATENT | {"rope_parameters": YARN},
+    "moonlight": LATENT | {"q_lora_rank": None, "n_group": 1, "topk_group": 1},
     "qwen2 tied": COMMON | {"model_type": "qwen2", "head_dim": None, "tie_word_embeddings": True},
 }  # fmt: skip
 TOKENS = torch.randint(0, COMMON["vocab_size"], (21,), generator=torch.Generator().manual_seed(1))
@@ -63,7 +74,7 @@ def make_checkpoint(directory: Path, kind: str, dtype: torch.dtype = torch.float
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    config = {key: value for key, value in KINDS[kind].items() if value is not None}
+    config = {key: value for key, value in KINDS[kind].items() if value is not None or key == "q_lora_rank"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     with torch.no_grad():
         for name, tensor in model.state_dict().items():  # with the biases of routers, which are buffers
@@ -98,7 +109,7 @@ def megatron_model(
     from megatron.core import parallel_state as mpu
     from megatron.core.models.gpt import GPTModel
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-    from megatron.core.transformer.transformer_config import TransformerConfig
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
     from slime.training.layers import block_spec
 
@@ -112,8 +123,9 @@ def megatron_model(
     mpu.initialize_model_parallel(**sizes)
     try:
         model_parallel_cuda_manual_seed(1)
-        config = TransformerConfig(
-            **family.transformer_fields(),
+        fields = family.transformer_fields()
+        config = (MLATransformerConfig if "kv_lora_rank" in fields else TransformerConfig)(
+            **fields,
             **sizes,
             transformer_impl="local",
             use_cpu_initialization=True,
