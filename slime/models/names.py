@@ -3,9 +3,9 @@
 The form that families list: the local spec's names, with layers and experts numbered over the whole model. The other
 forms are
   transformer-engine: a norm is part of the linear layer after it (linear_qkv.layer_norm_weight,
-  mlp.linear_fc1.layer_norm_weight) grouped experts:    one module holds all of a rank's experts
-  (mlp.experts.linear_fc1.weight3) this rank's:        layers count from 0 within a pipeline stage, experts within an
-  expert-parallel rank
+                      mlp.linear_fc1.layer_norm_weight, linear_kv_up_proj.layer_norm_weight)
+  grouped experts:    one module holds all of a rank's experts (mlp.experts.linear_fc1.weight3)
+  this rank's:        layers count from 0 within a pipeline stage, experts within an expert-parallel rank
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 _SPEC = (
     (re.compile(r"\.self_attention\.linear_qkv\.layer_norm_(weight|bias)$"), r".input_layernorm.\1"),
-    (re.compile(r"\.self_attention\.linear_(q|kv)_up_proj\.layer_norm_(weight|bias)$"), r".self_attention.\1_layernorm.\2"),
+    (re.compile(r"\.linear_(q|kv)_up_proj\.layer_norm_(weight|bias)$"), r".\1_layernorm.\2"),
     (re.compile(r"\.mlp\.linear_fc1\.layer_norm_(weight|bias)$"), r".pre_mlp_layernorm.\1"),
     (re.compile(r"\.experts\.linear_fc([12])\.(weight|bias)(\d+)$"), r".experts.local_experts.\3.linear_fc\1.\2"),
 )

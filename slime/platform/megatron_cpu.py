@@ -168,13 +168,15 @@ def _on_cpu(device: Any) -> Any:
 
 def _device_literals() -> None:
     """`device="cuda"` is written out in pipeline_parallel/schedules.py (token counts), optimizer/ (found_inf, scale,
-    norms) and rerun_state_machine.py; `.cuda()` in rope_utils.py and for tied embeddings under pipeline parallelism."""
+    norms) and rerun_state_machine.py; `.cuda()` in rope_utils.py and for tied embeddings under pipeline parallelism;
+    `pin_memory=True` in rope_utils.py, which YaRN under context parallelism comes to."""
 
     def redirect(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         @functools.wraps(factory)
         def on_cpu(*args: Any, **kwargs: Any) -> torch.Tensor:
             if "device" in kwargs:
                 kwargs["device"] = _on_cpu(kwargs["device"])
+            kwargs.pop("pin_memory", None)
             return factory(*args, **kwargs)
 
         return on_cpu

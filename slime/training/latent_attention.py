@@ -19,9 +19,9 @@ from torch import Tensor
 
 
 class LatentAttention(MLASelfAttention):
-    """Takes the place of MLASelfAttention in the layer spec. Under tensor parallelism it trains with sequence parallelism
-    alone (build.py refuses the rest): without, Megatron sums the gradient of the query's norm over ranks that each have
-    the whole of it.
+    """Takes the place of MLASelfAttention in the layer spec. Tensor parallelism needs sequence parallelism to train it
+    (build.py refuses the rest): without, Megatron sums the gradient of the query's norm over ranks that each have the
+    whole of it.
     """
 
     def _resolve_qk_norm_config(self, submodules: MLASelfAttentionSubmodules) -> dict[str, Any]:

@@ -55,6 +55,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "glm4": COMMON | {
         "model_type": "glm4", "attention_bias": True, "partial_rotary_factor": 0.5, "num_key_value_heads": 2,
     },
+    "glm4 without biases": COMMON | {"model_type": "glm4", "attention_bias": False, "partial_rotary_factor": 0.5},
     "glm4_moe": SIGMOID_MOE | {
         "model_type": "glm4_moe", "attention_bias": True, "partial_rotary_factor": 0.5, "use_qk_norm": True,
     },
