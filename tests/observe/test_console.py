@@ -207,7 +207,8 @@ def test_log_has_whole_plain_lines(log):
         pass
     console.step(0, RL)
     assert not CONTROL.search(log.text)
-    assert log.text.splitlines()[:2] == ["warning: the disk is slow", "starting 1 engine ... 0.0 s"]
+    warning, phase = log.text.splitlines()[:2]
+    assert warning == "warning: the disk is slow" and re.fullmatch(r"starting 1 engine \.\.\. \d\.\d s", phase)
     assert "rollout 0" not in log.text
 
 
@@ -227,7 +228,7 @@ def test_phase_that_ends_badly_says_so_and_leaves_no_thread(log, error, how):
     before = threading.active_count()
     with pytest.raises(error), Console(log).phase("starting 1 engine"):
         raise error
-    assert log.text == f"starting 1 engine ... {how} 0.0 s\n"
+    assert re.fullmatch(rf"starting 1 engine \.\.\. {how} \d\.\d s\n", log.text)
     assert threading.active_count() == before
 
 
@@ -265,7 +266,7 @@ def test_dumb_terminal_is_treated_as_a_log(screen, monkeypatch):
     with Console(screen.stream).phase("starting 1 engine"):
         pass
     screen.close()
-    assert screen.text == "starting 1 engine ... 0.0 s\r\n"
+    assert re.fullmatch(r"starting 1 engine \.\.\. \d\.\d s\r\n", screen.text)
 
 
 def test_narrow_terminal_leaves_columns_out(monkeypatch):
