@@ -30,15 +30,22 @@ def after_thinking(response: str, prompt: Any = "") -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    """The content of the last \\boxed{...}, braces matched; None when there is none or it does not close."""
-    last = None
-    for last in _BOX.finditer(text):  # noqa: B007
-        pass
-    if last is None:
-        return None
-    start = last.end()
+    """The content of the last \\boxed{...}, braces matched; None when there is none or it does not close.
+
+    A box in a box is part of the outer one.
+    """
+    content, end = None, 0
+    for match in _BOX.finditer(text):
+        if match.start() >= end:
+            content, end = _content(text, match.end())
+    return content
+
+
+def _content(text: str, start: int) -> tuple[str | None, int]:
+    """(what the braces opened at `start` hold, or the next word where none are opened; where that ends)."""
     if text[start] != "{":
-        return text[start:].split(None, 1)[0].rstrip("$.,")
+        word = re.compile(r"\S+").match(text, start)
+        return word[0].rstrip("$.,"), word.end()
     depth, escaped = 0, False
     for position in range(start, len(text)):
         character = text[position]
@@ -49,8 +56,8 @@ def last_boxed(text: str) -> str | None:
         elif character == "}":
             depth -= 1
             if depth == 0:
-                return text[start + 1 : position].strip()
-    return None
+                return text[start + 1 : position].strip(), position + 1
+    return None, len(text)
 
 
 def has_box(text: str) -> bool:

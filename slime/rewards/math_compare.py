@@ -3,7 +3,7 @@
 LaTeX is parsed by latex2sympy2_extended, the grammar of math-verify, and never by anything that evaluates Python.
 math-verify's own comparison is not used: it takes 9% for 9, rounds to six decimals and reads letters as one word.
 
-Held: nothing is rounded; two expressions are equal when their values agree to 40 digits, with variables at several
+Held: nothing is rounded; two expressions are equal when their values agree to 250 digits, with variables at several
 random points (Schwartz-Zippel), and in doubt they are not equal; `{1, 2}` and `1, 2` have no order, `(1, 2)` has.
 """
 
@@ -21,13 +21,13 @@ from sympy import Expr, Float, I, N, Rational, Symbol
 from slime.rewards.math_text import normalise, number, plain_words, same_literally
 from slime.rewards.units import split_unit
 
-DIGITS = 40
+DIGITS = 250
 POINTS = 6
 _OPENING, _CLOSING = "([{", ")]}"
 _MATRIX = re.compile(r"\\begin\{([pbv]?matrix|array|Bmatrix|Vmatrix)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _NAME = r"(?:\\?[A-Za-z]+|\\text\{[^{}]*\})(?:_\{?\w+\}?)?'?"
 _ASSIGNED = re.compile(
-    rf"({_NAME}(?:\s*\(\s*{_NAME}\s*\))?|\(\s*{_NAME}\s*(?:,\s*{_NAME}\s*)+\))\s*(?:=(?![=<>])|\\in(?![a-z]))(.*)"
+    rf"({_NAME}(?:\s*\([\w, ]+\))?|\(\s*{_NAME}\s*(?:,\s*{_NAME}\s*)+\))\s*(?:=(?![=<>])|\\in(?![a-z]))(.*)"
 )
 _UNFINISHED = re.compile(r"\\(?:i*int|oint|sum|prod|lim|binom|frac\{d\}|det|max|min|gcd|lcm|mod|bmod|pmod)(?![a-zA-Z])|!")
 _CALCULATION = re.compile(r"(?:[\d.,(){}\s+*/-]|\\times|\\cdot|\\frac)*")
@@ -53,8 +53,9 @@ def _equal(a: str, b: str) -> bool:
     kinds = [_structure(text) for text in (a, b)]
     if kinds[0] is None and kinds[1] is None:
         return _leaf_equal(a, b)
-    if kinds[0] is None or kinds[1] is None:
-        return False
+    if kinds[0] is None or kinds[1] is None:  # {5} and 5 are one solution; all else is of two kinds
+        (kind, parts), single = (kinds[0], b) if kinds[0] else (kinds[1], a)
+        return kind == "set" and len(parts) == 1 and _equal(parts[0], single)
     (kind, ours), (other, theirs) = map(_as_interval, kinds) if kinds[0][0] != kinds[1][0] else kinds
     if kind != other or len(ours) != len(theirs):
         return False
@@ -206,8 +207,9 @@ def _leaf_equal(a: str, b: str) -> bool:
     words = [plain_words(text) for text in (a, b)]
     if any(re.fullmatch(r"\(?[A-Za-z]\)?", word) for word in words):  # a letter: a choice or a variable
         return words[0].strip("()") == words[1].strip("()")
-    if any(re.fullmatch(r"[A-Za-z][A-Za-z' -]+", word) for word in words):
-        return words[0].casefold() == words[1].casefold()
+    if all(re.fullmatch(r"[A-Za-z][A-Za-z' -]+", word) for word in words):
+        long = len(words[0]) > 2 or words[0].casefold() == "no"  # AB and ab are names, True and true one word
+        return words[0] == words[1] or (long and words[0].casefold() == words[1].casefold())
     (a, unit), (b, other) = split_unit(a), split_unit(b)
     if unit and other and unit != other:
         return False
@@ -270,8 +272,8 @@ def _vanishes(difference: Any, size: Any, point: dict[Any, Fraction]) -> bool | 
 
 def parse(text: str) -> Any:
     """The SymPy expression that the LaTeX says; None when it is not an expression, or not surely understood."""
-    if re.search(r"\d\s+\d|\d\s*\^\s*\{?(?:\d{4}|[\d.]+\s*\^)|\^[^^]*\^[^^]*\^|\\text|\\math|\\operator|\\circ|dots|[%$\"]|['`_]{2}|\.\.|\bnan\b", text, re.IGNORECASE):
-        return None  # "1 2" would be read as a mixed number; towers of powers are not worth the time
+    if re.search(r"\d\s+\d|\d\s*_|\^\s*[{(]?\s*-?\d{3}|\d\s*\^\s*\{?[\d.]+\s*\^|\^[^^]*\^[^^]*\^|\\text|\\math|\\operator|\\circ|dots|[%$\"]|['`_]{2}|\.\.|\bnan\b", text, re.IGNORECASE):
+        return None  # "1 2" would be read as a mixed number, 101_2 as 101; towers of powers take too long
     if text.count("{") != text.count("}"):
         return None
     try:

@@ -13,7 +13,7 @@ MAX_EXPONENT = 400
 
 _CHARACTERS = str.maketrans(
     {
-        "−": "-", "–": "-", "—": "-", "﹣": "-", "－": "-", "＋": "+", "＝": "=", "，": ",", "（": "(", "）": ")",
+        "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+", "＝": "=", "，": ",", "（": "(", "）": ")",
         "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∗": "*", "÷": "/", "∕": "/", "⁄": "/",
         "π": r"\pi ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "∅": r"\emptyset ",
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "°": r"^\circ ", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
@@ -49,6 +49,7 @@ _REWRITES = [
         (r"(?<![\\a-zA-Z])(?:inf|infinity|oo)(?![a-zA-Z])", r"\\infty"),
         (r"\+\s*\\infty", r"\\infty"),
         (r"\\log\s*_\s*(\w)", r"\\log_{\1}"),
+        (r"(?<=\d)_\{(\d+)\}", r"_\1"),
         (r"\*\*", "^"),
         (r"\s+", " "),
     )
@@ -66,8 +67,9 @@ _FRACTION = re.compile(
 )
 _SCIENTIFIC = re.compile(
     rf"{_SIGN}(?P<number>{_DECIMAL})?\s*(?:(?:\\times|\\cdot|\*|(?<![^-+ ])(?=10))\s*10\s*\^\s*"
-    rf"(?:\{{\s*(?P<e1>[-+]?\d+)\s*\}}|\(\s*(?P<e3>[-+]?\d+)\s*\)|(?P<e2>[-+]?\d+))|[eE](?P<e>[-+]?\d+))"
+    rf"(?:\{{\s*(?P<e1>[-+]?\d+)\s*\}}|\(\s*(?P<e3>[-+]?\d+)\s*\)|(?P<e2>[-+]?\d+))|(?<=[\d.])[eE](?P<e>[-+]?\d+))"
 )
+_REPEATING = re.compile(rf"{_SIGN}(?P<whole>\d*)\.(?P<once>\d*)\\overline\{{(?P<again>\d+)\}}")
 
 
 def normalise(text: str) -> str:
@@ -99,6 +101,10 @@ def number(text: str) -> Fraction | None:
         if whole is None:
             return _signed(match, over / under)
         return _signed(match, int(whole) + over / under) if 0 <= over < under else None
+    if match := _REPEATING.fullmatch(text):
+        once, again = match["once"], match["again"]
+        value = Fraction(int(again), 10 ** len(once) * (10 ** len(again) - 1))
+        return _signed(match, value + Fraction(f"{match['whole'] or 0}.{once or 0}"))
     if match := _SCIENTIFIC.fullmatch(text):
         exponent = int(match["e"] or match["e1"] or match["e2"] or match["e3"])
         if abs(exponent) <= MAX_EXPONENT:

@@ -26,6 +26,9 @@ _CANONICAL = {
 }
 _SPLIT = re.compile(r"(?P<value>.*?[\d})\]!.])(?P<space>\s*)(?P<unit>\^\\circ\s*[CF]?|(?:[A-Za-z€£][A-Za-z \-]*)(?:.*))")
 _ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # the degrees in \sin 30^\circ are no unit of the whole
+_EXPLICIT = re.compile(
+    r"(?P<value>.*\S)\s*\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{(?P<unit>[^{}]*)\}(?P<power>\s*\^\s*\{?[23]\}?)?"
+)
 _PART = re.compile(r"(?P<prefix>square |cubic |sq |cu )?(?P<name>[A-Za-z€£-]+)(?:\s*\^?\s*\{?(?P<power>-?[23])\}?)?")
 
 
@@ -35,14 +38,16 @@ def split_unit(text: str) -> tuple[str, str]:
         return text.lstrip("\\$€£ "), {"€": "euro", "£": "£"}.get(text[0], "dollar")
     if text.endswith(r"\$"):
         return text[:-2].strip(), "dollar"
-    was_text = re.search(r"\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{", text) is not None
+    explicit = _EXPLICIT.fullmatch(text)
+    if explicit and (spelled := _spelled(explicit["unit"].strip() + (explicit["power"] or ""))):
+        return explicit["value"].strip(), spelled
     match = _SPLIT.fullmatch(plain_words(text))
     if match is None or _ANGLE.search(match["value"]):
         return text, ""
     unit = match["unit"].strip()
     if re.fullmatch(r"\^\\circ\s*", unit):
         return match["value"].strip(), "degree"
-    if not (match["space"] or was_text or len(unit) > 1):
+    if not (match["space"] or len(unit) > 1):
         return text, ""
     spelled = _spelled(unit)
     return (match["value"].strip(), spelled) if spelled else (text, "")
