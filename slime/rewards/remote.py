@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from slime.rewards.errors import RewardFailure
+from slime.rewards.errors import RewardError, RewardFailure
 from slime.rewards.final_answer import after_thinking
 from slime.rewards.http_service import ask
 from slime.rewards.verdict import Verdict, wrong
@@ -43,7 +43,7 @@ async def remote_rm(args: Any, sample: Any) -> Verdict:
 async def reward_model(args: Any, sample: Any) -> Verdict:
     """The scalar that a reward model served by SGLang (--is-embedding) gives prompt and response: its /classify."""
     if not isinstance(sample.prompt, str):
-        raise RewardFailure(f"{sample.name}: a reward model reads text, the prompt is messages: --apply-chat-template")
+        raise RewardError(f"{sample.name}: a reward model reads text, the prompt is messages: --apply-chat-template")
     answer = await ask(args, sample.name, "/classify", {"text": sample.prompt + sample.response})
     first = answer[0] if isinstance(answer, list) and answer else answer
     values = first.get("embedding") if isinstance(first, dict) else None
@@ -86,7 +86,7 @@ def _question(args: Any, sample: Any, said: str) -> str:
     prompt = sample.prompt
     if not isinstance(prompt, str):
         prompt = "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
-    parts = {"prompt": prompt, "response": said, "label": str(sample.label or "")}
+    parts = {"prompt": prompt, "response": said, "label": "" if sample.label is None else str(sample.label)}
     if args.rm_judge_prompt is None:
         template = JUDGE.replace("{reference}", ", against a reference answer" if parts["label"] else "")
         template = template.replace("{label}", "\n[Reference]\n{label}\n[End of reference]\n" if parts["label"] else "")
