@@ -1,6 +1,9 @@
 """Checkpoint: the safetensors files of one directory, read in slices.
 
 Invariant: files are mapped, not read: opening one touches its header, `fetch` the pages that hold the slice.
+
+Weights in fp8 with a scale for each block of rows and columns (DeepSeek-V3's format: `x.weight` in float8_e4m3,
+`x.weight_scale_inv` in float32, arXiv:2412.19437, section 3.3) come out as float32, weight times scale.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from slime.models.mapping import Shape
 
 INDEX = "model.safetensors.index.json"
 READABLE = ("F32", "BF16", "F16", "F64")  # safetensors' names of the dtypes that are plain numbers
+FP8 = "F8_E4M3"
 
 
 class CheckpointError(ModelError):
@@ -25,10 +29,14 @@ class CheckpointError(ModelError):
 
 
 class Checkpoint:
-    """The weights in `directory`: an index and its files, or files alone. CheckpointError when there are none."""
+    """The weights in `directory`: an index and its files, or files alone. CheckpointError when there are none.
 
-    def __init__(self, directory: str | Path):
+    `fp8_block` (rows, columns) is what shares a scale in fp8 weights; without it these can't be read.
+    """
+
+    def __init__(self, directory: str | Path, fp8_block: tuple[int, int] | None = None):
         self.directory = Path(directory)
+        self.fp8_block = fp8_block
         self.bytes_read = 0
         self._open = cache(self._open_file)
         self.files: dict[str, str] = self._indexed() if (self.directory / INDEX).exists() else self._scanned()
@@ -80,7 +88,10 @@ class Checkpoint:
             return str(error)
         except safetensors.SafetensorError:
             return f"{name} is not in {file}, though {INDEX} says so"
-        if tensor.get_dtype() not in READABLE:
+        if tensor.get_dtype() == FP8 and self.fp8_block:
+            if scale_of(name) not in self.files:
+                return f"{name} in {file} is in fp8, but {scale_of(name)} is missing"
+        elif tensor.get_dtype() not in READABLE:
             return f"{name} in {file} has dtype {tensor.get_dtype()}, not one of {', '.join(READABLE)}"
         if tuple(tensor.get_shape()) != shape:
             return f"{name} in {file} has shape {tuple(tensor.get_shape())}, the model wants {shape}"
@@ -88,6 +99,23 @@ class Checkpoint:
 
     def fetch(self, name: str, index: tuple[slice, ...]) -> Tensor:
         """That part of a tensor (CPU, the file's dtype): one slice a leading dimension, none for all of it."""
-        tensor = self._open(self.files[name]).get_slice(name)[index or ...]
+        whole = self._open(self.files[name]).get_slice(name)
+        tensor = whole[index or ...]
         self.bytes_read += tensor.nbytes
-        return tensor
+        return self._scaled(name, tensor, whole.get_shape(), index) if whole.get_dtype() == FP8 else tensor
+
+    def _scaled(self, name: str, part: Tensor, shape: list[int], index: tuple[slice, ...]) -> Tensor:
+        """Part `index` of an fp8 matrix, times the scales of the blocks that it touches."""
+        blocks, inside = [], []
+        for dim, block in enumerate(self.fp8_block):
+            start, stop, _ = (index[dim] if dim < len(index) else slice(None)).indices(shape[dim])
+            blocks.append(slice(start // block, -(-stop // block)))
+            inside.append(slice(start % block, start % block + stop - start))
+        scales = self.fetch(scale_of(name), tuple(blocks)).float()
+        for dim, block in enumerate(self.fp8_block):
+            scales = scales.repeat_interleave(block, dim)
+        return part.float() * scales[tuple(inside)]
+
+
+def scale_of(name: str) -> str:
+    return f"{name}_scale_inv"

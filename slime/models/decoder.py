@@ -59,8 +59,11 @@ class Decoder(Family):
             yield "sliding-window attention is in use, but only full attention is supported"
         if c.get("hidden_act", "silu") != "silu":
             yield f"hidden_act is {c['hidden_act']!r}, but only 'silu' is supported"
-        if c.get("quantization_config"):
-            yield "the weights are quantised (quantization_config); start from an unquantised checkpoint"
+        if c.get("quantization_config") and not self.fp8_block:
+            yield (
+                "the weights are quantised (quantization_config) and not in fp8 with a scale for each block; start from "
+                "an unquantised checkpoint"
+            )
 
     @property
     def head_dim(self) -> int:

@@ -84,7 +84,16 @@ class Family(ABC):
 
     def ignores(self, hf_name: str) -> bool:
         """Whether a checkpoint's tensor that `tensors` does not name may be left unread (precomputed rotary tables)."""
-        return hf_name.endswith(".rotary_emb.inv_freq")
+        return hf_name.endswith(".rotary_emb.inv_freq") or bool(self.fp8_block and hf_name.endswith("_scale_inv"))
+
+    @property
+    def fp8_block(self) -> tuple[int, int] | None:
+        """Rows and columns that share a scale, where the checkpoint's weights are in fp8; they are dequantised as they
+        are read, and saved in the dtype that config.json names.
+        """
+        quantization = self.config.get("quantization_config") or {}
+        block = quantization.get("weight_block_size")
+        return (block[0], block[1]) if quantization.get("quant_method") == "fp8" and block else None
 
     def passes_on(self, hf_name: str) -> bool:
         """Whether a checkpoint's tensor that `tensors` does not name is left alone by training, and saved as it was."""

@@ -19,8 +19,8 @@ def load_hf(shard: Shard, directory: str | Path) -> int:
     Raises CheckpointError, before any parameter changes, when there are no weights, or listing every tensor that is
     missing, has another shape or an unreadable dtype, or that the model has no place for.
     """
-    checkpoint = Checkpoint(directory)
     family = shard.family
+    checkpoint = Checkpoint(directory, family.fp8_block)
     wanted = {name for mapping in family.tensors.values() for name in mapping.names}
     problems = {f"{name} is missing" for name in wanted - checkpoint.files.keys()}
     problems |= {

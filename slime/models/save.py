@@ -102,10 +102,10 @@ class _Writer:
         """What training leaves alone, if the source has weights at all."""
         if not any(self.source.glob("*.safetensors")):
             return
-        checkpoint = Checkpoint(self.source)
+        checkpoint = Checkpoint(self.source, self.family.fp8_block)
         for name in checkpoint.files:
-            if self.family.passes_on(name):
-                self._append(name, checkpoint.fetch(name, ()))
+            if self.family.passes_on(name) and not self.family.ignores(name):
+                self.add([(name, checkpoint.fetch(name, ()))])
 
     def finish(self) -> None:
         self._pass_on()
@@ -122,6 +122,9 @@ class _Writer:
         for path in self.source.iterdir():
             if path.is_file() and path.suffix in COMPANIONS and path.name != INDEX:
                 shutil.copyfile(path, self.partial / path.name)
+        if self.family.fp8_block:  # no longer: the weights were dequantised when they were read
+            config = {key: value for key, value in self.family.config.items() if key != "quantization_config"}
+            (self.partial / "config.json").write_text(json.dumps(config, indent=2))
         for path in self.partial.iterdir():
             _to_disk(path)
         if self.directory.exists():

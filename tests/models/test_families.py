@@ -7,7 +7,15 @@ import logging
 import pytest
 
 from slime.models import ModelError, family_of
-from tests.models.published import LLAMA_3_1_8B, QWEN2_5_7B
+from tests.models.published import (
+    DEEPSEEK_V3,
+    GLM_4_5_AIR,
+    GLM_4_9B,
+    KIMI_K2,
+    LLAMA_3_1_8B,
+    MOONLIGHT_16B_A3B,
+    QWEN2_5_7B,
+)
 
 FIELDS = {  # of Megatron's TransformerConfig
     "Llama-3.1-8B": (LLAMA_3_1_8B, {
@@ -20,6 +28,39 @@ FIELDS = {  # of Megatron's TransformerConfig
         "num_query_groups": 4, "kv_channels": 128, "layernorm_epsilon": 1e-6, "qk_layernorm": False,
         "add_qkv_bias": True, "add_bias_linear": False,
     }),
+    "GLM-4-9B-0414": (GLM_4_9B, {
+        "num_layers": 40, "hidden_size": 4096, "ffn_hidden_size": 13696, "num_attention_heads": 32,
+        "num_query_groups": 2, "kv_channels": 128, "layernorm_epsilon": 1e-5, "qk_layernorm": False,
+        "add_qkv_bias": True, "rotary_interleaved": True,
+    }),
+    "GLM-4.5-Air": (GLM_4_5_AIR, {
+        "num_layers": 46, "hidden_size": 4096, "ffn_hidden_size": 10944, "num_attention_heads": 96,
+        "num_query_groups": 8, "kv_channels": 128, "qk_layernorm": False, "add_qkv_bias": True,
+        "num_moe_experts": 128, "moe_layer_freq": [0] + [1] * 45, "moe_ffn_hidden_size": 1408,
+        "moe_shared_expert_intermediate_size": 1408, "moe_router_topk": 8, "moe_router_score_function": "sigmoid",
+        "moe_router_topk_scaling_factor": 1.0, "moe_router_num_groups": None, "moe_router_enable_expert_bias": True,
+        "moe_router_bias_update_rate": 0.0,
+    }),
+    "DeepSeek-V3": (DEEPSEEK_V3, {
+        "num_layers": 61, "hidden_size": 7168, "ffn_hidden_size": 18432, "num_attention_heads": 128,
+        "multi_latent_attention": True, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128,
+        "qk_pos_emb_head_dim": 64, "v_head_dim": 128, "rope_type": "yarn", "rotary_base": 10000,
+        "rotary_scaling_factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
+        "mscale": 1.0, "mscale_all_dim": 1.0, "num_moe_experts": 256, "moe_layer_freq": [0] * 3 + [1] * 58,
+        "moe_ffn_hidden_size": 2048, "moe_shared_expert_intermediate_size": 2048, "moe_router_topk": 8,
+        "moe_router_num_groups": 8, "moe_router_group_topk": 4, "moe_router_topk_scaling_factor": 2.5,
+    }),
+    "Kimi-K2": (KIMI_K2, {
+        "num_layers": 61, "hidden_size": 7168, "num_attention_heads": 64, "q_lora_rank": 1536, "rotary_base": 50000.0,
+        "rotary_scaling_factor": 32.0, "beta_fast": 1.0, "num_moe_experts": 384, "moe_layer_freq": [0] + [1] * 60,
+        "moe_router_num_groups": None, "moe_router_group_topk": None, "moe_router_topk_scaling_factor": 2.827,
+    }),
+    "Moonlight-16B-A3B": (MOONLIGHT_16B_A3B, {
+        "num_layers": 27, "hidden_size": 2048, "num_attention_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512,
+        "rope_type": "rope", "rotary_base": 50000.0, "rotary_scaling_factor": 1.0, "num_moe_experts": 64,
+        "moe_layer_freq": [0] + [1] * 26, "moe_shared_expert_intermediate_size": 2816, "moe_router_topk": 6,
+        "layernorm_epsilon": 1e-5,
+    }),
 }  # fmt: skip
 ARGUMENTS = {  # of GPTModel, with 8 tensor-parallel ranks
     "Llama-3.1-8B": (LLAMA_3_1_8B, {
@@ -30,12 +71,29 @@ ARGUMENTS = {  # of GPTModel, with 8 tensor-parallel ranks
         "vocab_size": 152064, "max_sequence_length": 32768, "share_embeddings_and_output_weights": False,
         "position_embedding_type": "rope", "rotary_base": 1000000.0,
     }),
+    "GLM-4.5-Air": (GLM_4_5_AIR, {
+        "vocab_size": 151552, "max_sequence_length": 131072, "share_embeddings_and_output_weights": False,
+        "position_embedding_type": "rope", "rotary_base": 1000000, "rotary_percent": 0.5,
+    }),
+    "DeepSeek-V3": (DEEPSEEK_V3, {
+        "vocab_size": 129280, "max_sequence_length": 163840, "share_embeddings_and_output_weights": False,
+        "position_embedding_type": "rope", "rotary_base": 10000,
+    }),
 }  # fmt: skip
 REFUSED = [
     (LLAMA_3_1_8B, {"mlp_bias": True}, "mlp_bias"),
     (LLAMA_3_1_8B, {"attention_bias": True}, "attention_bias"),
     (LLAMA_3_1_8B, {"rope_scaling": {"rope_type": "llama3"}}, "lacks `factor`.*low_freq_factor None.*Megatron's is 1"),
     (LLAMA_3_1_8B, {"rope_scaling": {"rope_type": "dynamic"}}, r"'dynamic' is not supported \(only default, llama3\)"),
+    (GLM_4_5_AIR, {"norm_topk_prob": False}, "not normalised"),
+    (GLM_4_5_AIR, {"n_group": 8, "topk_group": 2}, "rank a group of experts by its 4 best ones instead of 2"),
+    (GLM_4_5_AIR, {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
+    (DEEPSEEK_V3, {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
+    (DEEPSEEK_V3, {"topk_method": "greedy"}, "topk_method is 'greedy'"),
+    (DEEPSEEK_V3, {"rope_interleave": False}, "rope_interleave"),
+    (DEEPSEEK_V3, {"rope_scaling": {"type": "yarn", "attention_factor": 2.0}}, "lacks `factor`.*with attention_factor"),
+    (DEEPSEEK_V3, {"quantization_config": {"quant_method": "awq"}}, "not in fp8 with a scale for each block"),
+    (DEEPSEEK_V3, {"kv_lora_rank": None}, "lacks `kv_lora_rank`"),
     (QWEN2_5_7B, {"use_sliding_window": True}, "sliding-window"),
     (QWEN2_5_7B, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling of type 'yarn'"),
 ]
