@@ -105,7 +105,7 @@ class Job:
 
     @property
     def evaluates(self) -> bool:
-        return self.config.eval_interval is not None
+        return self.config.eval_interval is not None and self.config.has_engines
 
     # The verbs of the algorithm.
 

@@ -114,7 +114,7 @@ def plan_for(config: Config) -> Plan:
     return plan(
         train_nodes=0 if config.debug_rollout_only else config.actor_num_nodes,
         train_per_node=config.actor_num_gpus_per_node,
-        rollout_devices=0 if config.loss_type == "sft_loss" else config.rollout_num_gpus,
+        rollout_devices=config.rollout_num_gpus if config.has_engines else 0,
         per_engine=config.rollout_num_gpus_per_engine,
         per_node=config.num_gpus_per_node,
         colocate=config.colocate and not config.debug_rollout_only,

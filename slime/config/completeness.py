@@ -35,9 +35,9 @@ def _prompts(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("rollout_num_gpus", "loss_type")
+@reads("rollout_num_gpus", "loss_type", "debug_train_only")
 def _engines(c: Config) -> Iterator[Problem]:
-    if c.loss_type != "sft_loss" and not c.rollout_num_gpus:
+    if c.has_engines and not c.rollout_num_gpus:
         yield Problem(
             "--rollout-num-gpus",
             "is missing: how many devices generate?",

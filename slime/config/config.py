@@ -85,6 +85,11 @@ class Config(BaseModel):
             update={s: getattr(self, s).model_copy(update=changed) for s, changed in sections.items()}
         )
 
+    @property
+    def has_engines(self) -> bool:
+        """Whether anything is generated: demonstrations and recorded rollouts are there already."""
+        return self.loss_type != "sft_loss" and not self.debug_train_only
+
     def saves_after(self, rollout_id: int) -> bool:
         """Whether a checkpoint or export is due after this rollout: every --save-interval, and after the last."""
         done = rollout_id + 1

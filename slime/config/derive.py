@@ -13,6 +13,8 @@ ROLLOUT_FUNCTIONS = {
     "sft_loss": "slime.rollout.sft.generate_rollout",
 }
 
+REPLAY = "slime.rollout.replay.generate_rollout"
+
 
 def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str, Any]:
     """All options with unset ones filled in. What would follow from an `unsound` option stays unset."""
@@ -28,7 +30,12 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
         fill("num_steps_per_rollout", max(1, samples // o["global_batch_size"]))
 
     training_devices = o["actor_num_nodes"] * o["actor_num_gpus_per_node"]
-    if o["loss_type"] == "sft_loss":
+    if o["load_debug_rollout_data"] is not None:
+        o["debug_train_only"] = True
+        o["rollout_function_path"] = REPLAY
+    if o["debug_train_only"]:
+        o["rollout_num_gpus"] = 0
+    elif o["loss_type"] == "sft_loss":
         fill("rollout_num_gpus", 0)
     elif o["colocate"] or o["debug_rollout_only"]:
         fill("rollout_num_gpus", training_devices)

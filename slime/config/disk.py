@@ -137,7 +137,7 @@ def _indivisible(c: Config, model: Architecture, unsound: set[str]) -> Iterator[
 def _tied_in_vain(c: Config, model: Architecture) -> Iterator[Problem]:
     """SGLang would give such a model an output layer of zeros, and sample every token with the same probability."""
     tied = not model["untie_embeddings_and_output_weights"]
-    if tied and model.model_type in NEVER_TIED_BY_SGLANG and c.loss_type != "sft_loss":
+    if tied and model.model_type in NEVER_TIED_BY_SGLANG and c.has_engines:
         what = f"{c.hf_checkpoint}/config.json ties the output layer to the embedding, which SGLang ignores for"
         fix = "save the model with an lm_head.weight of its own and tie_word_embeddings false"
         yield Problem("--hf-checkpoint", f"{what} {model.model_type}", fix)

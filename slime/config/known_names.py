@@ -22,8 +22,8 @@ NOT_YET = frozenset(
     use-routing-replay use-rollout-routing-replay
     opd-teacher-ckpt-step
     log-multi-turn log-passrate log-reward-category log-correct-samples
-    debug-train-only save-debug-rollout-data load-debug-rollout-data load-debug-rollout-data-subsample
-    save-debug-train-data dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
+    
+    dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
     record-memory-history memory-recorder custom-config-path
     custom-megatron-init-path custom-megatron-before-log-prob-hook-path custom-megatron-before-train-step-hook-path
     http-proxy use-distributed-post

@@ -39,7 +39,7 @@ def data_parallel_size(c: Config) -> int:
 def devices(c: Config) -> int:
     """How many devices a run takes in all."""
     ranks = 0 if c.debug_rollout_only else c.actor_num_nodes * c.actor_num_gpus_per_node
-    engines = 0 if c.loss_type == "sft_loss" else c.rollout_num_gpus or 0
+    engines = (c.rollout_num_gpus or 0) if c.has_engines else 0
     return max(ranks, engines) if c.colocate else ranks + engines
 
 
@@ -73,6 +73,9 @@ def _training(c: Config, model: Architecture | None) -> Iterator[str]:
 
 
 def _engines(c: Config, model: Architecture | None) -> Iterator[str]:
+    if c.debug_train_only:
+        yield "none (--debug-train-only)"
+        return
     if c.loss_type == "sft_loss":
         yield "none: the responses are in the prompt files (--loss-type sft_loss)"
         return
@@ -90,7 +93,7 @@ def _engines(c: Config, model: Architecture | None) -> Iterator[str]:
 
 
 def _weights(c: Config, model: Architecture | None) -> Iterator[str]:
-    if c.loss_type == "sft_loss" or c.debug_rollout_only:
+    if not c.has_engines or c.debug_rollout_only:
         return
     how = "through shared memory" if c.colocate else "by broadcast"
     check = ", then compared by checksum" if c.check_weight_update_equal else ""
@@ -102,7 +105,9 @@ def _rollout(c: Config, model: Architecture | None) -> Iterator[str]:
     yield f"{_n(prompts, 'prompt')} x {_n(per_prompt, 'sample')} = {_n(prompts * per_prompt, 'sample')}"
     source = c.data_source_path or ", ".join(c.prompt_data) or c.rollout_function_path
     yield f"prompts from {source}" + (", shuffled" if c.rollout_shuffle and c.data_source_path is None else "")
-    if c.loss_type == "sft_loss":
+    if c.load_debug_rollout_data:
+        yield f"recorded in {c.load_debug_rollout_data}"
+    if not c.has_engines:
         return
     limits = {
         "prompt": c.rollout_max_prompt_len,

@@ -79,14 +79,43 @@ def _loading_has_a_source(c: Config) -> Iterator[Problem]:
             yield Problem(f"--{option.replace('_', '-')}", "is about the checkpoint of --load", "add --load DIR")
 
 
-@reads("save_hf")
-def _save_template_is_a_template(c: Config) -> Iterator[Problem]:
-    try:
-        (c.save_hf or "").format(rollout_id=0)
-    except (KeyError, IndexError, ValueError):
-        yield Problem(
-            "--save-hf", f"{c.save_hf!r} has a placeholder other than {{rollout_id}}", "only {rollout_id} is filled in"
-        )
+TEMPLATES = {
+    "save_hf": ("rollout_id",),
+    "save_debug_rollout_data": ("rollout_id",),
+    "load_debug_rollout_data": ("rollout_id",),
+    "save_debug_train_data": ("rollout_id", "rank"),
+}
+"""Option -> the placeholders of the path that it gives."""
+
+
+@reads(*TEMPLATES)
+def _templates_have_known_placeholders(c: Config) -> Iterator[Problem]:
+    for option, names in TEMPLATES.items():
+        path, known = getattr(c, option) or "", " and ".join(f"{{{name}}}" for name in names)
+        flag = f"--{option.replace('_', '-')}"
+        try:
+            path.format(**dict.fromkeys(names, 0))
+        except (KeyError, IndexError, ValueError):
+            yield Problem(flag, f"{path!r} has a placeholder other than {known}", f"only {known} is filled in")
+        if path and option.startswith("save_debug") and (lacking := [n for n in names if f"{{{n}}}" not in path]):
+            yield Problem(flag, f"{path!r} is the same file for every {lacking[0]}", f"put {{{lacking[0]}}} into it")
+
+
+@reads("debug_train_only", "debug_rollout_only", "load_debug_rollout_data", "loss_type", "rollout_function_path")
+def _debugging_leaves_something(c: Config) -> Iterator[Problem]:
+    if c.debug_train_only and c.debug_rollout_only:
+        yield Problem("--debug-train-only, --debug-rollout-only", "leave nothing to do", "leave one out")
+    ours = c.rollout_function_path == "slime.rollout.generate.generate_rollout"
+    if c.debug_train_only and ours and c.load_debug_rollout_data is None:
+        fix = "record some with --save-debug-rollout-data and give --load-debug-rollout-data"
+        yield Problem("--debug-train-only", "generates no rollouts to train on", fix)
+
+
+@reads("load_debug_rollout_data_subsample", "load_debug_rollout_data")
+def _subsample_is_of_a_recording(c: Config) -> Iterator[Problem]:
+    if c.load_debug_rollout_data_subsample is not None and c.load_debug_rollout_data is None:
+        fix = "add --load-debug-rollout-data PATH"
+        yield Problem("--load-debug-rollout-data-subsample", "is a share of a recording", fix)
 
 
 @reads("eval_interval", "eval_prompt_data", "eval_config", "eval_function_path", "rollout_function_path")

@@ -8,17 +8,21 @@ from typing import Any, Self
 from slime.config import Config
 from slime.config.hooks import load_hook
 from slime.data.batch import Batch
+from slime.data.recording import write_rollout
 from slime.data.sample import Sample
 from slime.data.source import DataSource, PromptSource
 from slime.rollout.convert import to_batches
 from slime.rollout.generator import Generator
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, rollout_metrics
+from slime.rollout.replay import NoPrompts
 from slime.rollout.scores import rewards_for_training
 from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
 
 
 def open_source(config: Config) -> DataSource:
     """Of --data-source-path, else the prompts of --prompt-data. Raises DataError for prompts that are not sound."""
+    if config.load_debug_rollout_data is not None:
+        return NoPrompts()
     make_source = load_hook("--data-source-path", config.data_source_path) or PromptSource.from_config
     return make_source(config)
 
@@ -27,12 +31,12 @@ class Producer:
     """Owns the Generator. Not made for several threads."""
 
     def __init__(self, config: Config, source: DataSource, token: str | None = None) -> None:
-        """`config` says where the router is, `token` is what it asks for; supervised training needs neither."""
+        """`config` says where the router is, `token` is what it asks for; supervised training and replays need neither."""
         self.config = config
         self.source = source
         self._rollout = load_hook("--rollout-function-path", config.rollout_function_path)
         self._evaluate = load_hook("--eval-function-path", config.eval_function_path)
-        self._generator = None if config.loss_type == "sft_loss" else Generator(config, token)
+        self._generator = Generator(config, token) if config.has_engines else None
 
     def rollout(self, rollout_id: int, *, dp_size: int) -> tuple[list[Batch], dict[str, Any]]:
         """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics."""
@@ -42,6 +46,8 @@ class Producer:
             output = RolloutFnTrainOutput(output)
         seconds = time.perf_counter() - start
 
+        if self.config.save_debug_rollout_data is not None:
+            write_rollout(self.config.save_debug_rollout_data.format(rollout_id=rollout_id), output.samples)
         samples = flatten(output.samples)
         raw_N, rewards_N = rewards_for_training(self.config, samples)
         batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size)
@@ -50,7 +56,7 @@ class Producer:
         log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, samples, extra, seconds):
             return batches, {}
-        if self._generator is None:
+        if self.config.loss_type == "sft_loss":
             return batches, demonstration_metrics(samples, seconds=seconds) | extra
         num_gpus = self.config.rollout_num_gpus or 1
         return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra

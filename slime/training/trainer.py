@@ -25,6 +25,7 @@ from slime.training.forward import Scoring
 from slime.training.losses import LOSSES, MAXIMA
 from slime.training.packing import MicroBatch, Packer
 from slime.training.parallel import start
+from slime.training.recording import write_micro_batches
 from slime.training.report import Report
 from slime.training.scores import FixedScores, frozen_models
 from slime.training.step import optimizer_step
@@ -109,6 +110,9 @@ class Trainer:
         if self.config.ref_update_interval and (rollout_id + 1) % self.config.ref_update_interval == 0:
             self._settle()
             self.model.frozen["ref"].refresh(self.model.chunks)
+        if self.config.save_debug_train_data is not None:
+            path = self.config.save_debug_train_data.format(rollout_id=rollout_id, rank=self.parallel.rank)
+            write_micro_batches(path, everything)
         self._describe(batch, everything, report)
         return self._result(batch, report.reduce(), figures)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from slime.config.section import Path, Section, option
+from pydantic import Field
+
+from slime.config.section import Path, Section, Unit, option
 
 
 class Logging(Section):
@@ -40,3 +42,19 @@ class Debug(Section):
     """Debug"""
 
     debug_rollout_only: bool = option(False, "Generate and grade, but do not train.")
+    debug_train_only: bool = option(
+        False, "Start no engines, and don't evaluate.", derived="true with --load-debug-rollout-data"
+    )
+    save_debug_rollout_data: str | None = option(
+        None, "Path template for recordings, e.g. 'out/rollout-{rollout_id}.jsonl': all samples of each rollout, graded."
+    )
+    load_debug_rollout_data: str | None = option(
+        None, "Path template of recordings to train on, in place of generating: the losses are the same to the last bit."
+    )
+    load_debug_rollout_data_subsample: Annotated[float, Field(gt=0, le=1), Unit("0..1")] | None = option(
+        None, "Share of a recording's groups to train on, from its beginning."
+    )
+    save_debug_train_data: str | None = option(
+        None,
+        "Path template for what each rank trained on, e.g. 'out/{rollout_id}-{rank}.npz': tokens, masks, log-probs, advantages.",
+    )

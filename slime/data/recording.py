@@ -1,0 +1,79 @@
+"""A rollout in a file: JSON lines, one group of samples each, to the last bit. Nothing in it is ever executed.
+
+The first line says what the file is. Floats are written so that they read back as the same number, NumPy arrays as
+{"npy": base64 of a .npy file}. What no JSON stands for is an error that names the sample: nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slime.data.errors import DataError
+from slime.data.sample import Sample
+
+HEAD = {"format": "slime rollout", "version": 1}
+Group = Sequence[Sample | Sequence[Sample]]  # of one prompt; where a sample fanned out into several, a list in its place
+
+
+def write_rollout(path: str | Path, groups: Sequence[Group]) -> None:
+    """Whole, or not at all. Raises DataError for a sample that holds what can't be written."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(HEAD) + "\n")
+        for group in groups:
+            members = (_text(s) if isinstance(s, Sample) else f"[{', '.join(map(_text, s))}]" for s in group)
+            file.write(f"[{', '.join(members)}]\n")
+    beside.replace(path)
+
+
+def read_rollout(path: str | Path) -> list[list[Sample | list[Sample]]]:
+    """The groups of `write_rollout`. Raises DataError, with the line, for a file that is something else."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such recorded rollout")
+    groups = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                values = json.loads(line, object_hook=_decoded)
+                if number == 1:
+                    if values != HEAD:
+                        raise ValueError(f"not a recorded rollout, whose first line is {json.dumps(HEAD)}")
+                    continue
+                groups.append([Sample.from_dict(m) if isinstance(m, dict) else [*map(Sample.from_dict, m)] for m in values])
+            except (ValueError, TypeError, KeyError) as error:
+                raise DataError(f"{path}:{number}: {error}") from error
+    return groups
+
+
+def _text(sample: Sample) -> str:
+    try:
+        return json.dumps(sample.to_dict(), ensure_ascii=False, default=_encoded)
+    except TypeError as error:
+        raise DataError(f"{sample.name} can't be recorded: {error}") from error
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        file = io.BytesIO()
+        np.save(file, value, allow_pickle=False)
+        return {"npy": base64.b64encode(file.getvalue()).decode()}
+    raise TypeError(f"no JSON stands for a {type(value).__name__}")
+
+
+def _decoded(values: dict[str, Any]) -> Any:
+    if values.keys() == {"npy"}:
+        return np.load(io.BytesIO(base64.b64decode(values["npy"])), allow_pickle=False)
+    return values

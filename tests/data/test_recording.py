@@ -1,0 +1,63 @@
+"""A recorded rollout reads back as it was, to the last bit, and is never taken for something else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from slime.data.errors import DataError
+from slime.data.recording import read_rollout, write_rollout
+from slime.data.sample import Sample, Status
+
+
+def test_reads_back_to_the_last_bit(tmp_path):
+    experts = np.arange(12, dtype=np.int16).reshape(2, 3, 2)
+    groups = [
+        [
+            Sample(
+                group_index=0,
+                index=0,
+                prompt=[{"role": "user", "content": "wéll \N{SNOWMAN}\n"}],
+                tokens=[1, 2, 3],
+                response_length=2,
+                rollout_log_probs=[-0.1 - 0.2, -5e-324],
+                reward={"score": 1 / 3, "worst": -math.inf},
+                status=Status.TRUNCATED,
+                rollout_routed_experts=experts,
+                metadata={"seen": [], "share": np.float32(0.1)},
+            ),
+            [Sample(index=1, reward=0.0), Sample(index=2)],  # one that fanned out
+        ],
+        [],
+    ]
+    path = tmp_path / "deep" / "rollout-3.jsonl"
+    write_rollout(path, groups)
+    (first, fanned), second = read_rollout(path)
+    assert (fanned, second) == (groups[0][1], [])
+    assert np.array_equal(first.rollout_routed_experts, experts) and first.rollout_routed_experts.dtype == np.int16
+    assert first.metadata["share"] == float(np.float32(0.1))
+    first.rollout_routed_experts, first.metadata = experts, groups[0][0].metadata
+    assert first == groups[0][0]
+    assert [file.name for file in path.parent.iterdir()] == ["rollout-3.jsonl"]
+
+
+def test_what_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"sample 4 .*can't be recorded: no JSON stands for a set"):
+        write_rollout(tmp_path / "a.jsonl", [[Sample(index=4, metadata={"seen": {1}})]])
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_what_is_no_recording_is_refused_with_its_line(tmp_path):
+    with pytest.raises(DataError, match="there is no such recorded rollout"):
+        read_rollout(tmp_path / "absent.jsonl")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "1+1="}\n')
+    with pytest.raises(DataError, match=r"prompts.jsonl:1: not a recorded rollout"):
+        read_rollout(prompts)
+    write_rollout(tmp_path / "b.jsonl", [[Sample()]])
+    text = (tmp_path / "b.jsonl").read_text()
+    (tmp_path / "b.jsonl").write_text(text[:-9])
+    with pytest.raises(DataError, match=r"b.jsonl:2: "):
+        read_rollout(tmp_path / "b.jsonl")
