@@ -75,6 +75,18 @@ def _custom_loss_is_there(c: Config) -> Iterator[Problem]:
         )
 
 
+@reads("disable_compute_advantages_and_returns", "use_kl_loss", "kl_coef", "use_opd")
+def _nothing_is_compared(c: Config) -> Iterator[Problem]:
+    compares = {"--use-kl-loss": c.use_kl_loss, "--kl-coef": c.kl_coef, "--use-opd": c.use_opd}
+    for option, is_given in compares.items():
+        if is_given and c.disable_compute_advantages_and_returns:
+            yield Problem(
+                f"{option}, --disable-compute-advantages-and-returns",
+                "exclude each other: without a look at the rollout before the update nothing is compared with it",
+                "leave one of them out",
+            )
+
+
 @reads("use_rollout_logprobs", "use_tis", "use_mis", "custom_tis_function_path", "get_mismatch_metrics")
 def _one_correction(c: Config) -> Iterator[Problem]:
     given = [name for name, on in (("--use-tis", c.use_tis), ("--use-mis", c.use_mis)) if on]

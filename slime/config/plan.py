@@ -6,8 +6,16 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from slime.config.architecture import Architecture
+from slime.config.catalogue import OWN
 from slime.config.config import Config
 
+OPTIONS_OF = {  # a switch: options that say how
+    "use_kl_loss": ("kl_loss_coef", "use_unbiased_kl"),
+    "use_dynamic_batch_size": ("max_tokens_per_gpu",),
+    "use_mis": ("mis_level", "mis_mode", "mis_clip", "mis_clip_low"),
+    "use_opsm": ("opsm_delta",),
+    "use_opd": ("opd_kl_coef",),
+}
 WIDTH = 110
 LABEL_WIDTH = 10
 
@@ -158,7 +166,9 @@ def _off_policy(c: Config) -> Iterator[str]:
     elif c.use_tis:
         yield f"; weighed by importance, {c.tis_clip_low:g} to {c.tis_clip:g}"
     if c.use_mis:
-        yield f"; weighed by importance of each {c.mis_level}, {c.mis_mode}d to {c.mis_clip_low:g}..{c.mis_clip:g}"
+        how = "masked outside of" if c.mis_mode == "mask" else "cut to"
+        of = {"geometric": "sequence, its geometric mean"}.get(c.mis_level, c.mis_level)
+        yield f"; weighed by importance of each {of}: {how} {c.mis_clip_low:g}..{c.mis_clip:g}"
     if c.use_opsm:
         yield "; without bad samples that have become unlikely"
     if c.use_opd:
@@ -192,12 +202,12 @@ def _eval(c: Config, model: Architecture | None) -> Iterator[str]:
 
 def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
     """What is allowed, and may still not be meant."""
-    if c.kl_loss_coef and not c.use_kl_loss:
-        yield "--kl-loss-coef has no effect without --use-kl-loss."
+    for needed, options in OPTIONS_OF.items():
+        for name in options:
+            if getattr(c, name) != OWN[name].default and not getattr(c, needed):
+                yield f"{OWN[name].flag} has no effect without {OWN[needed].flag}."
     if c.eval_prompt_data and c.eval_interval is None:
         yield "--eval-prompt-data is not used without --eval-interval."
-    if c.max_tokens_per_gpu and not c.use_dynamic_batch_size:
-        yield "--max-tokens-per-gpu has no effect without --use-dynamic-batch-size."
     if c.num_rollout and c.num_epoch:
         yield "--num-rollout decides; --num-epoch is not used."
     ranks = data_parallel_size(c)

@@ -73,9 +73,15 @@ class Advantages:
         return torch.where(batch.mask_R > 0, kl_R, torch.zeros_like(kl_R))
 
     def _ask(self, batches: Sequence[MicroBatch]) -> None:
-        """The user's function sees whole samples, and leaves `advantages`, and `returns` if it likes, in the dict."""
+        """The user's function sees whole samples, and leaves `advantages`, and `returns` if it likes, in the dict.
+
+        A rank without samples does not ask.
+        """
         data = columns(batches, whole=True)
-        self.custom(self.config, data)
+        if data["tokens"]:
+            self.custom(self.config, data)
+        else:
+            data["advantages"] = []
         if "advantages" not in data:
             raise ValueError(f"{CUSTOM}: the function left no 'advantages' in rollout_data")
         data.setdefault("returns", data["advantages"])

@@ -87,6 +87,8 @@ class CustomTIS:
 
     def __call__(self, loss_R: Tensor, batch: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
         samples = batch.samples
+        if not len(samples):
+            return loss_R, {}
         data = samples.batch
         loss_S, masks, figures = self.function(
             self.config,
@@ -97,7 +99,7 @@ class CustomTIS:
             total_lengths=data.total_lengths_N[samples.positions_N].tolist(),
             response_lengths=data.response_lengths_N[samples.positions_N].tolist(),
         )
-        mask_S = torch.cat(list(masks)) if len(samples) else samples.mask_S
+        mask_S = torch.cat(list(masks))
         for what, values_S in {"pg_loss": loss_S, "masks": mask_S, **figures}.items():
             if values_S.shape != samples.mask_S.shape:
                 raise ValueError(

@@ -77,7 +77,10 @@ class SFTLoss(Loss):
 
 
 class CustomLoss(Loss):
-    """A user's function of the logits of response tokens (docs/algorithms.md says what it is given)."""
+    """A user's function of the logits of response tokens (docs/algorithms.md says what it is given).
+
+    It is not asked about micro-batches without samples.
+    """
 
     extras = ("logits",)
     names_grow = True
@@ -88,11 +91,12 @@ class CustomLoss(Loss):
         self.function = load_hook(CUSTOM_LOSS, config.custom_loss_function_path)
 
     def __call__(self, batch: MicroBatch, scores: Scores, *, compare: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        if not len(batch.samples):
+            nothing = scores["logits"].sum() * 0.0
+            return nothing, {"loss": nothing.detach()}
         data = columns([batch], whole=False)
         data["current_log_probs"] = batch.samples.split_here(scores["log_probs"])
-        total, sums = self.function(
-            self.config, data, scores["logits"], lambda values_R: self.total(values_R, batch)
-        )
+        total, sums = self.function(self.config, data, scores["logits"], lambda values_R: self.total(values_R, batch))
         loss, size = total / self.size(batch), self.size(batch)
         sums = {name: torch.as_tensor(value, device=loss.device).detach() / size for name, value in sums.items()}
         return loss, {**sums, "loss": loss.detach()}
@@ -182,7 +186,7 @@ class PolicyLoss(Loss):
 
     def _reduced(self, pg_R: Tensor, batch: MicroBatch) -> Tensor:
         """The mean or, with a reducer of the user's, what it makes of whole samples, divided as that is."""
-        if self.reducer is None:
+        if self.reducer is None or not len(batch.samples):
             return self.mean(pg_R, batch)
         samples = batch.samples
         data = samples.batch

@@ -106,6 +106,12 @@ def test_the_reference_model_is_looked_at_too(tiny, tmp_path):
     assert problem.startswith("--ref-load: there is no directory")
 
 
+def test_the_teacher_is_looked_at_too(tiny, tmp_path):
+    teacher = ["--use-opd", "--opd-type", "megatron", "--opd-teacher-load", str(tmp_path / "nowhere")]
+    (problem,), _ = found(tiny, *teacher)
+    assert problem.startswith("--opd-teacher-load: there is no directory")
+
+
 # -- what scripts state
 
 

@@ -48,6 +48,10 @@ def plan(*argv: str) -> str:
         ),
         ("--colocate --check-weight-update-equal", "through shared memory, in buckets of 512 MiB, then compared"),
         ("--loss-type sft_loss", "Engines none"),
+        ("--use-tis --use-opsm", "weighed by importance, 0 to 2; without bad samples that have become unlikely"),
+        ("--use-mis --mis-level sequence --mis-mode mask", "of each sequence: masked outside of 0..2"),
+        ("--use-opd --opd-type megatron --opd-teacher-load big", "+ 1 x what the teacher says (big)"),
+        ("--loss-type custom_loss --custom-loss-function-path my.loss", "Loss my.loss; mean over"),
         ("--debug-rollout-only", "Training none"),
         ("--save-hf out/{rollout_id} --save-interval 5", "saved to out/{rollout_id} at the end, and every 5 rollouts"),
         (
@@ -66,6 +70,7 @@ def test_what_the_plan_says(options, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ("--mis-level sequence", "--mis-level has no effect without --use-mis"),
         ("--kl-loss-coef 0.1 --ref-load m", "--kl-loss-coef has no effect without --use-kl-loss"),
         ("--eval-prompt-data a a.jsonl", "--eval-prompt-data is not used without --eval-interval"),
         ("--max-tokens-per-gpu 9", "--max-tokens-per-gpu has no effect without --use-dynamic-batch-size"),

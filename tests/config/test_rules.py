@@ -36,6 +36,11 @@ BROKEN = [
     ("--loss-type custom_loss --custom-loss-function-path a.b --log-probs-chunk-size 9", "is given all logits"),
     ("--custom-loss-function-path a.b", "is not used by --loss-type policy_loss"),
     ("--disable-compute-advantages-and-returns", "the policy loss is made of advantages"),
+    (
+        "--loss-type custom_loss --custom-loss-function-path a.b --disable-compute-advantages-and-returns"
+        " --use-kl-loss --ref-load model",
+        "--use-kl-loss, --disable-compute-advantages-and-returns: exclude each other",
+    ),
     ("--use-tis --use-mis", "--use-tis, --use-mis: exclude each other"),
     ("--use-tis --use-rollout-logprobs", "--use-tis, --use-rollout-logprobs: exclude each other"),
     ("--use-mis --use-rollout-logprobs", "--use-mis, --use-rollout-logprobs: exclude each other"),

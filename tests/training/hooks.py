@@ -38,9 +38,14 @@ def by_a_constant_length(total_lengths, response_lengths, loss_masks, calculate_
 
     def reduce(pg_loss: Tensor) -> Tensor:
         parts = zip(pg_loss.split(response_lengths), loss_masks, strict=True)
-        return sum((part * mask).sum() / 8 for part, mask in parts) + pg_loss.sum() * 0
+        return torch.stack([(part * mask).sum() / 8 for part, mask in parts]).sum()
 
     return reduce
+
+
+def alternating(args: Any, rollout_data: dict) -> None:
+    """--custom-advantage-function-path: 1, -2, 1, -2, ...: a negative mean in most samples."""
+    rollout_data["advantages"] = [torch.tensor([1.0, -2.0] * n)[:n] for n in rollout_data["response_lengths"]]
 
 
 def rising(args: Any, rollout_data: dict) -> None:

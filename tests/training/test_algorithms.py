@@ -70,6 +70,10 @@ def results(model, other):
         "gspo, two steps": (GSPO, TWO_STEPS),
         "cispo": (ENGINE + CISPO, ONCE),
         "opsm": ([*ENGINE, "--use-opsm", "--opsm-delta", "0.1"], ONCE),
+        "opsm, mixed signs": (
+            [*ENGINE, "--use-opsm", "--opsm-delta", "0.1", "--custom-advantage-function-path", f"{HOOKS}.alternating"],
+            ONCE,
+        ),
         "returns": ([*RETURNS, "--gamma", "0.9", *kl_reward], ONCE),
         "tis": (["--use-tis", "--tis-clip", "1.2", "--tis-clip-low", "0.3"], ONCE),
         **{f"mis: {name}": (["--use-mis", *how], ONCE) for name, how in MIS.items()},
@@ -169,6 +173,16 @@ def test_opsm_leaves_out_whole_samples(results, scored):
     assert step["train/pg_loss"] == close(mean_of_sample_means(scored, losses))
     share = mean_of_sample_means(scored, [torch.full((s.sample.response,), 1 - k) for s, k in zip(scored, keep, strict=True)])
     assert 0 < step["train/opsm_clipfrac"] == close(share)
+
+
+def test_opsm_decides_by_sample_where_advantages_have_mixed_signs(results, scored):
+    """Case 25."""
+    advantages = [torch.tensor([1.0, -2.0] * s.sample.response)[: s.sample.response] for s in scored]
+    of_sample, drift = sample_means(scored, advantages), sample_means(scored, log_ratios(scored))
+    keep = [1 - float(a[0] < 0 and -d[0] > 0.1) for a, d in zip(of_sample, drift, strict=True)]
+    assert 0 < sum(keep) < len(keep)
+    losses = [clipped(r.exp(), a) * k for r, a, k in zip(log_ratios(scored), advantages, keep, strict=True)]
+    assert first_step(results, "opsm, mixed signs")["train/pg_loss"] == close(mean_of_sample_means(scored, losses))
 
 
 def test_returns_are_discounted_with_the_kl_of_unmasked_tokens(results, scored, other):

@@ -92,6 +92,8 @@ LAYOUTS = {
     "CP2, what is of whole samples": Layout(2, CP2, {"micro_batch_size": 5}, shared=OF_WHOLE_SAMPLES),
     "CP2, returns": Layout(2, CP2, shared=RETURNS),
     "DP2, returns": Layout(2, shared=RETURNS),
+    "DP2, returns, a rank without any sample": Layout(2, shared=RETURNS, samples=1),
+    "DP2, what is of whole samples, a rank without any": Layout(2, shared=OF_WHOLE_SAMPLES, samples=1),
     "PP2, returns": Layout(2, PP2, shared=RETURNS),
     "MoE DP2": Layout(2, model="moe"),
     "MoE EP2": Layout(2, EP2, model="moe"),
