@@ -28,8 +28,7 @@ class Architecture(dict[str, Any]):
     def parameters(self) -> tuple[int, int]:
         """How many parameters there are, and how many of them a token uses; norms and biases are left out."""
         a = self
-        head, heads, groups = a["kv_channels"], a["num_attention_heads"], a["num_query_groups"]
-        attention = a["hidden_size"] * head * (2 * heads + 2 * groups)
+        attention = self._attention_parameters
         matrices = 3 if a.get("swiglu") else 2
         dense = matrices * a["hidden_size"] * a.get("ffn_hidden_size", 0)
         expert = matrices * a["hidden_size"] * a.get("moe_ffn_hidden_size", 0)
@@ -42,6 +41,18 @@ class Architecture(dict[str, Any]):
             )
             used += attention + (a["moe_router_topk"] * expert + shared if mixture else dense)
         return total, used
+
+    @property
+    def _attention_parameters(self) -> int:
+        """Of one layer. Latent attention projects queries (where they have a latent), keys and values down and up."""
+        hidden, heads = self["hidden_size"], self["num_attention_heads"]
+        if "kv_lora_rank" not in self:
+            return hidden * self["kv_channels"] * (2 * heads + 2 * self["num_query_groups"])
+        latent, rotated, value = self["kv_lora_rank"], self["qk_pos_emb_head_dim"], self["v_head_dim"]
+        query = heads * (self["qk_head_dim"] + rotated)
+        queries = (hidden + query) * self["q_lora_rank"] if "q_lora_rank" in self else hidden * query
+        keys_and_values = hidden * (latent + rotated) + latent * heads * (self["qk_head_dim"] + value)
+        return queries + keys_and_values + heads * value * hidden
 
 
 @functools.cache
@@ -104,6 +115,17 @@ def _architecture(c: dict[str, Any]) -> Architecture:
         "layers": layers,
         "mtp_num_layers": c.get("num_nextn_predict_layers"),
     }
+    if "kv_lora_rank" in c:
+        found |= {
+            "multi_latent_attention": True,
+            "q_lora_rank": c.get("q_lora_rank"),
+            "kv_lora_rank": c["kv_lora_rank"],
+            "qk_head_dim": c["qk_nope_head_dim"],
+            "qk_pos_emb_head_dim": c["qk_rope_head_dim"],
+            "v_head_dim": c["v_head_dim"],
+            "kv_channels": c["v_head_dim"],
+            "qk_layernorm": True,  # of the latents
+        }
     if experts:
         shared = c.get("shared_expert_intermediate_size") or c.get("n_shared_experts", 0) * c["moe_intermediate_size"]
         found |= {
@@ -111,6 +133,8 @@ def _architecture(c: dict[str, Any]) -> Architecture:
             "moe_router_topk": c["num_experts_per_tok"],
             "moe_shared_expert_intermediate_size": shared or None,
             "first_k_dense_replace": c.get("first_k_dense_replace"),
+            "moe_router_topk_scaling_factor": c.get("routed_scaling_factor"),
+            "moe_router_score_function": "sigmoid" if "routed_scaling_factor" in c else None,
         }
     architecture = Architecture({name: value for name, value in found.items() if value is not None})
     architecture.model_type = c["model_type"]

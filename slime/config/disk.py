@@ -102,8 +102,9 @@ def _unsound_weights(option: str, directory: Path, unsound: list[str]) -> Proble
 
 
 def _stated_differently(config: Config, model: Architecture) -> Iterator[Problem]:
-    """What MODEL_ARGS of a script say otherwise than config.json."""
+    """What MODEL_ARGS of a script say otherwise than config.json, in options of ours or of Megatron's."""
     stated = {name: value for name in ModelArgs.model_fields if (value := getattr(config, name)) is not None}
+    stated |= {name: value for name, value in config.megatron.items() if name in model}
     for name, value, actual in architecture.differences(stated, model):
         what = f"states {_short(value)}, but config.json says {_short(actual)}"
         yield Problem(_flag(name), what, "leave it out: config.json is what counts")

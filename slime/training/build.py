@@ -122,6 +122,11 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
         # Without it virtual stages on gloo receive each other's tensors.
         **({"overlap_p2p_comm": True, "batch_p2p_comm": False} if virtual else {}),
     }
+    if config.megatron.get("mtp_num_layers"):
+        raise ValueError(
+            "--mtp-num-layers: layers for multi-token prediction are not trained; leave it out, and saved checkpoints "
+            "have them as --hf-checkpoint has"
+        )
     is_latent = model.get("multi_latent_attention", False)
     if is_latent and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
         raise ValueError("--tensor-model-parallel-size above 1 needs --sequence-parallel to train latent attention")

@@ -9,6 +9,7 @@ import pytest
 
 from slime.config import architecture, disk, load
 from slime.tiny.checkpoint import write_checkpoint
+from tests.models import published
 
 # What scripts for this model state (MODEL_ARGS).
 STATED = (
@@ -17,6 +18,25 @@ STATED = (
     " --disable-bias-linear --use-rotary-position-embeddings --position-embedding-type rope --rotary-percent 1.0"
     " --rotary-base 1000000 --vocab-size 151936 --untie-embeddings-and-output-weights --num-experts 128"
     " --moe-layer-freq [1]*48 --moe-ffn-hidden-size 768 --moe-router-topk 8"
+).split()
+
+STATED_OF_DEEPSEEK_V3 = (
+    "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --kv-channels 128"
+    " --normalization RMSNorm --norm-epsilon 1e-6 --position-embedding-type rope --swiglu --disable-bias-linear"
+    " --untie-embeddings-and-output-weights --vocab-size 129280 --multi-latent-attention --q-lora-rank 1536"
+    " --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --qk-layernorm"
+    " --rotary-scaling-factor 40 --rotary-base 10000 --mscale 1.0 --mscale-all-dim 1.0 --num-experts 256"
+    " --moe-layer-freq [0]*3+[1]*58 --moe-ffn-hidden-size 2048 --moe-router-topk 8"
+    " --moe-shared-expert-intermediate-size 2048 --moe-router-score-function sigmoid --moe-router-group-topk 4"
+    " --moe-router-num-groups 8 --moe-router-topk-scaling-factor 2.5 --moe-router-enable-expert-bias"
+).split()
+STATED_OF_GLM_4_5_AIR = (
+    "--num-layers 46 --hidden-size 4096 --ffn-hidden-size 10944 --num-attention-heads 96 --group-query-attention"
+    " --num-query-groups 8 --kv-channels 128 --add-qkv-bias --normalization RMSNorm --norm-epsilon 1e-5 --swiglu"
+    " --disable-bias-linear --rotary-percent 0.5 --rotary-base 1000000 --vocab-size 151552"
+    " --untie-embeddings-and-output-weights --num-experts 128 --moe-layer-freq [0]*1+[1]*45"
+    " --moe-ffn-hidden-size 1408 --moe-router-topk 8 --moe-shared-expert-intermediate-size 1408"
+    " --moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.0"
 ).split()
 
 
@@ -147,6 +167,54 @@ def test_experts_stated_of_a_dense_model_are_an_error(tiny):
 def test_the_figures_of_30b_a3b_add_up_to_its_name(moe):
     total, used = architecture.read(moe).parameters
     assert (round(total / 1e9, 1), round(used / 1e9, 1)) == (30.5, 3.3)
+
+
+@pytest.fixture
+def published_model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(request.param))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("published_model", "stated"),
+    [(published.DEEPSEEK_V3, STATED_OF_DEEPSEEK_V3), (published.GLM_4_5_AIR, STATED_OF_GLM_4_5_AIR)],
+    ids=["DeepSeek-V3", "GLM-4.5-Air"],
+    indirect=["published_model"],
+)
+def test_scripts_of_published_models_agree_with_their_config_json(published_model, stated):
+    assert found(published_model, *stated)[0] == []
+
+
+@pytest.mark.parametrize("published_model", [published.DEEPSEEK_V3], ids=["DeepSeek-V3"], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--q-lora-rank 512", "--q-lora-rank: states 512, but config.json says 1536"),
+        ("--moe-router-topk-scaling-factor 1.0", "states 1.0, but config.json says 2.5"),
+        ("--kv-channels 56", "--kv-channels: states 56, but config.json says 128"),
+    ],
+)
+def test_what_megatrons_options_state_otherwise_is_an_error(published_model, words, message):
+    (problem,), _ = found(published_model, *words.split())
+    assert message in problem
+
+
+@pytest.mark.parametrize(
+    ("published_model", "billions"),
+    [
+        (published.LLAMA_3_1_8B, (8.0, 8.0)),
+        (published.QWEN2_5_7B, (7.6, 7.6)),
+        (published.GLM_4_5_AIR, (106.9, 13.4)),
+        (published.DEEPSEEK_V3, (671.0, 37.4)),
+        (published.KIMI_K2, (1026.4, 32.7)),
+        (published.MOONLIGHT_16B_A3B, (16.0, 2.9)),
+    ],
+    ids=["Llama-3.1-8B", "Qwen2.5-7B", "GLM-4.5-Air", "DeepSeek-V3", "Kimi-K2", "Moonlight-16B-A3B"],
+    indirect=["published_model"],
+)
+def test_the_figures_of_published_models_add_up(published_model, billions):
+    total, used = architecture.read(published_model).parameters
+    assert (round(total / 1e9, 1), round(used / 1e9, 1)) == billions
 
 
 # -- division
