@@ -99,9 +99,11 @@ def _unlike(model: Architecture, tensors: dict[str, Shape]) -> Iterator[str]:
     for name in needed:
         yield from _misshapen(name, tensors, shapes[name.removeprefix(prefix)])
 
-    common: dict[object, set[str]] = {}  # what layers of a kind hold together is what each of them needs
+    # What layers of a kind hold together is what each of them needs; but for scales, which some layers go without.
+    common: dict[object, set[str]] = {}
     for layer in range(num_layers):
-        common.setdefault(_kind(model, layer, layers), set()).update(layers.get(layer, ()))
+        names = {name for name in layers.get(layer, ()) if name.endswith(".weight")}
+        common.setdefault(_kind(model, layer, layers), set()).update(names)
     for layer in range(num_layers):
         held, path = layers.get(layer, {}), f"{prefix}layers.{layer}."
         if not held:

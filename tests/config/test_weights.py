@@ -84,6 +84,10 @@ def test_a_figure_of_config_json_that_the_weights_contradict_is_said(tiny, figur
     assert any(text in line for line in said_of(tiny, lambda shapes: None, **{figure: value}))
 
 
+def test_scales_that_only_some_layers_have_are_fine(tiny):
+    assert said_of(tiny, lambda shapes: shapes.update({"model.layers.0.mlp.up_proj.weight_scale_inv": [2, 1]})) == []
+
+
 def test_experts_have_their_own_width(tmp_path):
     directory = write_checkpoint(tmp_path, moe=True)
     config = json.loads((directory / "config.json").read_text())

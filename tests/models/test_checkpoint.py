@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from slime.config import architecture, weights
 from slime.models import CheckpointError, Family, ModelError, Shard, export_hf, family_of, load_hf, read_hf_config
 from tests.distributed import run_ranks
-from tests.models.tiny import make_checkpoint, megatron_model
+from tests.models.tiny import KINDS, make_checkpoint, megatron_model
 
 NORM, HEAD, UP = "model.norm.weight", "lm_head.weight", "model.layers.1.mlp.up_proj.weight"
 
@@ -142,6 +143,13 @@ def found(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
         shutil.copytree(directories["good"], bad[spoil.__name__])
         spoil(bad[spoil.__name__])
     return run_ranks(load_all, 1, directories["good"], bad, directories["half"])[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_look_at_the_headers_finds_nothing_wrong_with_a_checkpoint_of_any_family(kind, tmp_path):
+    """What --check says of weights; that it finds what is wrong, tests/config/test_weights.py holds."""
+    make_checkpoint(tmp_path, kind)
+    assert list(weights.lacking(tmp_path)) == list(weights.unsound(tmp_path, architecture.read(tmp_path))) == []
 
 
 @pytest.mark.parametrize("spoil", BAD, ids=lambda spoil: spoil.__name__)
