@@ -1,4 +1,4 @@
-"""`python -m slime.bench NAME [options] [--json]`: measures one part of slime beside the bare library, in the same run.
+"""`python -m slime.bench NAME [options] [--json]`: measures one part of slime beside what else does the same, in the same run.
 
 Prints a table. With --json prints one line, whose `ratio` is the headline; progress goes to standard error.
 """
@@ -14,7 +14,7 @@ from slime.inference.errors import InferenceError
 from slime.observe.console import Console
 from slime.rollout.types import RolloutError
 
-BENCHES = ("rollout",)
+BENCHES = ("pack", "rollout")
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from slime.bench.arguments import count
 from slime.bench.plain import PlainClient
 from slime.bench.report import Report, Row
 from slime.config import Config, load
@@ -53,12 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=count, default=12, metavar="N", help="rounds of each side [12]")
     parser.add_argument("--logs", metavar="DIR", help="keep the logs of engine and router here")
 
-
-def count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def by_tokens(samples: Sequence[int], lengths: Sequence[int], max_tokens: int, c
     fewest = -(-sum(min(lengths[s], max_tokens) for s in samples) // max_tokens)
     micro_batches: list[list[int]] = [[] for _ in range(max(count, fewest))]
     loads = [(0, index) for index in range(len(micro_batches))]
-    for sample in sorted(samples, key=lambda s: (-lengths[s], s)):
+    for sample in sorted(samples, key=lengths.__getitem__, reverse=True):
         load, index = loads[0]
         if load and load + lengths[sample] > max_tokens:
             index = len(micro_batches)
