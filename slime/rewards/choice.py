@@ -11,10 +11,12 @@ from typing import Any
 from slime.rewards.errors import RewardError
 from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated
 from slime.rewards.label import label_of
-from slime.rewards.math_text import normalise, plain_words
+from slime.rewards.math_text import MAX_LENGTH, normalise, plain_words
 from slime.rewards.verdict import Verdict, right, wrong
 
-_LETTER = re.compile(r"(?:option |choice )?[(\[]?([A-Z])(?:[)\]]|(?=[.:,\s])|$)[.:,]?\s*(.*)", re.IGNORECASE | re.DOTALL)
+_LETTER = re.compile(
+    r"(?:option |choice )?[(\[]?([A-Z])(?:[)\]]|(?=[.:,\s])|$)[.:,]?\s*(.*)", re.IGNORECASE | re.DOTALL
+)
 _ANOTHER = re.compile(r"\b(?:or|and|not|nor|Or|And|OR|AND)\b\s*[(\[]?[A-Za-z]\b|[,/&;]\s*[(\[]?[A-Z]\b")
 
 
@@ -52,6 +54,8 @@ def _right_letter(sample: Any, choices: dict[str, str]) -> str:
 
 
 def _chosen(answer: str, choices: dict[str, str]) -> str | None:
+    if len(answer) > MAX_LENGTH:
+        return None
     answer = plain_words(normalise(answer)).strip("*` ").rstrip(".")
     same = [letter for letter, text in choices.items() if text.casefold().strip() == answer.casefold()]
     if len(same) == 1:

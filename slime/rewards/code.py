@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,7 +21,7 @@ from slime.rewards.verdict import Verdict, right, wrong
 
 SECONDS = 10.0  # a test
 MOST_SECONDS = 60.0  # all tests of an answer
-_BLOCK = re.compile(r"```(?:[Pp]ython3?|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_PYTHON = ("", "python", "python3", "py")  # what may stand after the fence
 # The word is read after the program ran, so that it can't end early with success; the tests are its last act.
 _WITH_TESTS = """\
 import sys
@@ -41,11 +40,18 @@ async def code(args: Any, sample: Any) -> Verdict:
     said = after_thinking(sample.response, sample.prompt)
     if said is None:
         return wrong("the thinking does not end")
-    blocks = _BLOCK.findall(said)
-    if not blocks:
+    program = last_program(said)
+    if program is None:
         return wrong("there is no fenced block of Python")
     run = _against_text if isinstance(tests, str) else _against_cases
-    return await asyncio.get_running_loop().run_in_executor(_threads(), run, sample.name, blocks[-1], tests)
+    return await asyncio.get_running_loop().run_in_executor(_threads(), run, sample.name, program, tests)
+
+
+def last_program(text: str) -> str | None:
+    """The last block between fences, if it says no other language."""
+    fenced = text.split("```")[1:-1:2]
+    programs = [block.partition("\n") for block in fenced]
+    return next((body for language, _, body in programs[::-1] if language.strip().lower() in _PYTHON and body), None)
 
 
 def _against_text(name: str, program: str, tests: str) -> Verdict:

@@ -9,9 +9,10 @@ import re
 from typing import Any
 
 OPEN, CLOSE = "<think>", "</think>"
-_BOX = re.compile(r"\\f?box(?:ed)?\s*(?=\{)|\\boxed\s+(?=[^\s{])")
+_TOKEN = re.compile(r"(?P<box>\\f?box(?:ed)?\s*\{)|\\boxed\s+(?P<word>[^\s{]\S*)|\\.|[{}]", re.DOTALL)
 _STATED = re.compile(
-    r"^\W{0,4}(?:so |thus |hence |therefore,? )?(?:the )?(?:(?:final |correct )?answer(?: is)?\W{0,4}?(?::|\bis\b)\**|####)\s*(\S.{0,300})$",
+    r"^\W{0,4}(?:so |thus |hence |therefore,? )?(?:the )?"
+    r"(?:(?:final |correct )?answer(?: is)?\W{0,4}?(?::|\bis\b)\**|####)\s*(\S.{0,300})$",
     re.IGNORECASE,
 )
 
@@ -29,39 +30,34 @@ def after_thinking(response: str, prompt: Any = "") -> str | None:
     return said.strip()
 
 
+def has_box(text: str) -> bool:
+    return any(match["box"] or match["word"] for match in _TOKEN.finditer(text))
+
+
 def last_boxed(text: str) -> str | None:
     """The content of the last \\boxed{...}, braces matched; None when there is none or it does not close.
 
-    A box in a box is part of the outer one.
+    A box in a box is part of the outer one; one that never closes holds nothing of what comes after it.
     """
-    content, end = None, 0
-    for match in _BOX.finditer(text):
-        if match.start() >= end:
-            content, end = _content(text, match.end())
-    return content
-
-
-def _content(text: str, start: int) -> tuple[str | None, int]:
-    """(what the braces opened at `start` hold, or the next word where none are opened; where that ends)."""
-    if text[start] != "{":
-        word = re.compile(r"\S+").match(text, start)
-        return word[0].rstrip("$.,"), word.end()
-    depth, escaped = 0, False
-    for position in range(start, len(text)):
-        character = text[position]
-        if escaped or character == "\\":
-            escaped = not escaped
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return text[start + 1 : position].strip(), position + 1
-    return None, len(text)
-
-
-def has_box(text: str) -> bool:
-    return _BOX.search(text) is not None
+    boxes: list[tuple[int, int]] = []  # (start, end) of contents, those that lie in another left out
+    opened: list[int | None] = []  # braces not closed yet: where the content starts of those that are boxes
+    for match in _TOKEN.finditer(text):
+        if match["word"]:
+            boxes.append(match.span("word"))
+        elif match["box"]:
+            opened.append(match.end())
+        elif match[0] == "{":
+            opened.append(None)
+        elif match[0] == "}" and opened:
+            start = opened.pop()
+            if start is not None:
+                while boxes and boxes[-1][0] >= start:
+                    boxes.pop()
+                boxes.append((start, match.start()))
+    if not boxes or any(start is not None and start > boxes[-1][1] for start in opened):
+        return None
+    start, end = boxes[-1]
+    return text[start:end].strip().rstrip("$.,")
 
 
 def stated(text: str) -> str | None:

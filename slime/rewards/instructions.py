@@ -131,12 +131,12 @@ def _placeholders(text: str, num_placeholders: int) -> bool:
 @check("detectable_content:postscript")
 def _postscript(text: str, postscript_marker: str = "P.S.") -> bool:
     """A line that begins with the marker and says something."""
-    return re.search(rf"^\s*{re.escape(postscript_marker)}\s*\S", text, re.IGNORECASE | re.MULTILINE) is not None
+    return re.search(rf"^[ \t]*{re.escape(postscript_marker)}\s*\S", text, re.IGNORECASE | re.MULTILINE) is not None
 
 
 @check("detectable_format:number_bullet_lists")
 def _bullets(text: str, num_bullets: int) -> bool:
-    return len(re.findall(r"^\s*(?:\*(?!\*)|-(?!-))\s*\S", text, re.MULTILINE)) == num_bullets
+    return len(re.findall(r"^[ \t]*(?:\*(?!\*)|-(?!-))[ \t]*\S", text, re.MULTILINE)) == num_bullets
 
 
 @check("detectable_format:constrained_response")

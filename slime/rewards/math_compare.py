@@ -29,8 +29,14 @@ _NAME = r"(?:\\?[A-Za-z]+|\\text\{[^{}]*\})(?:_\{?\w+\}?)?'?"
 _ASSIGNED = re.compile(
     rf"({_NAME}(?:\s*\([\w, ]+\))?|\(\s*{_NAME}\s*(?:,\s*{_NAME}\s*)+\))\s*(?:=(?![=<>])|\\in(?![a-z]))(.*)"
 )
-_UNFINISHED = re.compile(r"\\(?:i*int|oint|sum|prod|lim|binom|frac\{d\}|det|max|min|gcd|lcm|mod|bmod|pmod)(?![a-zA-Z])|!")
+_UNFINISHED = re.compile(r"\\(?:i*int|oint|sum|prod|lim|binom|det|max|min|gcd|lcm|mod|bmod|pmod)(?![a-zA-Z])|!")
 _CALCULATION = re.compile(r"(?:[\d.,(){}\s+*/-]|\\times|\\cdot|\\frac)*")
+# What the grammar reads as something else ("1 2" as a mixed number, 101_2 as 101, 30^\circ as 30), or takes too long.
+_MISREAD = re.compile(
+    r"\d\s+\d|\d\s*_|\^\s*[{(]?\s*-?\d{3}|\d\s*\^\s*\{?[\d.]+\s*\^|\^[^^]*\^[^^]*\^"
+    r"|\\text|\\math|\\operator|\\circ|dots|[%$\"]|['`_]{2}|\.\.|\bnan\b",
+    re.IGNORECASE,
+)
 _SPACE = re.compile(r"(?<!\d) | (?!\d)")  # "1 2" is not 12
 _RELATION = re.compile(r"(\\le(?![a-z])|\\ge(?![a-z])|\\ne(?![a-z])|<|>)")
 _FLIPPED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
@@ -38,11 +44,10 @@ _FLIPPED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
 
 def same(answer: str, label: str) -> tuple[bool, str]:
     """(whether `answer` is `label`, why). Both as they stand in a response, LaTeX or not."""
-    quick = same_literally(answer, label)
-    return quick if quick is not None else _same(normalise(answer), normalise(label))
-
-
-def _same(answer: str, label: str) -> tuple[bool, str]:
+    decided = same_literally(answer, label)
+    if decided is not None:
+        return decided
+    answer, label = normalise(answer), normalise(label)
     if _equal(answer, label):
         return True, f"{answer} equals {label}"
     return False, f"{answer} is not shown to equal {label}"
@@ -233,7 +238,7 @@ def _percent_equal(a: str, b: str, a_percent: re.Match[str] | None, b_percent: r
     if ours is None or theirs is None:
         return False
     if ours == theirs:
-        return bool(a_percent and b_percent) or ours >= 1
+        return bool(a_percent and b_percent) or abs(ours) >= 1
     return (ours / 100 if a_percent else ours) == (theirs / 100 if b_percent else theirs)
 
 
@@ -271,10 +276,11 @@ def _vanishes(difference: Any, size: Any, point: dict[Any, Fraction]) -> bool | 
 
 
 def parse(text: str) -> Any:
-    """The SymPy expression that the LaTeX says; None when it is not an expression, or not surely understood."""
-    if re.search(r"\d\s+\d|\d\s*_|\^\s*[{(]?\s*-?\d{3}|\d\s*\^\s*\{?[\d.]+\s*\^|\^[^^]*\^[^^]*\^|\\text|\\math|\\operator|\\circ|dots|[%$\"]|['`_]{2}|\.\.|\bnan\b", text, re.IGNORECASE):
-        return None  # "1 2" would be read as a mixed number, 101_2 as 101; towers of powers take too long
-    if text.count("{") != text.count("}"):
+    """The SymPy expression that the LaTeX says; None when it is not an expression, or not surely understood.
+
+    `i` is the imaginary unit; symbols come without assumptions, so that those of two expressions are the same.
+    """
+    if _MISREAD.search(text) or text.count("{") != text.count("}"):
         return None
     try:
         parsed = latex2sympy(text, is_real=False, convert_degrees=False, normalization_config=None)

@@ -28,7 +28,7 @@ Give a short reason, then the last line "Score: X", where X is 1 for a correct a
 
 
 async def remote_rm(args: Any, sample: Any) -> Verdict:
-    """POSTs {prompt, response, label, metadata}. A number is the reward; of a dict, --reward-key, `score` or `reward`."""
+    """POSTs {prompt, response, label, metadata}. Of a dict, --reward-key, `score` or `reward` counts."""
     body = {"prompt": sample.prompt, "response": sample.response, "label": sample.label, "metadata": sample.metadata}
     answer = await ask(args, sample.name, "", body)
     extra, number = {}, answer

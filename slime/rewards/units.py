@@ -24,10 +24,11 @@ _CANONICAL = {
     for names in kind.split("|")
     for name in names.split()
 }
-_SPLIT = re.compile(r"(?P<value>.*?[\d})\]!.])(?P<space>\s*)(?P<unit>\^\\circ\s*[CF]?|(?:[A-Za-z€£][A-Za-z \-]*)(?:.*))")
-_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # the degrees in \sin 30^\circ are no unit of the whole
+_SPLIT = re.compile(r"(?P<value>.*?[\d})\]!.])(?P<space>\s*)(?P<unit>\^\\circ\s*[CF]?|[A-Za-z€£].*)")
+_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # in \sin 30^\circ the degrees are not the sine's
 _EXPLICIT = re.compile(
-    r"(?P<value>.*\S)\s*\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{(?P<unit>[^{}]*)\}(?P<power>\s*\^\s*\{?[23]\}?)?"
+    r"(?P<value>.*\S)\s*\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{(?P<unit>[^{}]*)\}"
+    r"(?P<power>\s*\^\s*\{?[23]\}?)?"
 )
 _PART = re.compile(r"(?P<prefix>square |cubic |sq |cu )?(?P<name>[A-Za-z€£-]+)(?:\s*\^?\s*\{?(?P<power>-?[23])\}?)?")
 
@@ -63,7 +64,8 @@ def _spelled(unit: str) -> str:
         if match is None:
             return ""
         name = match["name"] if len(match["name"]) <= 3 else match["name"].lower()  # mm and Mm are two things
-        known = next((_CANONICAL[n] for n in (name, name.removesuffix("s"), name.removesuffix("es")) if n in _CANONICAL), None)
+        singular = (name, name.removesuffix("s"), name.removesuffix("es"))
+        known = next((_CANONICAL[one] for one in singular if one in _CANONICAL), None)
         if known is None:
             return ""
         power = {"square ": "2", "sq ": "2", "cubic ": "3", "cu ": "3"}.get(match["prefix"] or "", match["power"])

@@ -33,8 +33,8 @@ def record(sample: Sample, outcome: Outcome, *, drop: bool) -> None:
 def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray]:
     """(raw rewards, rewards to train on), each [N].
 
-    A sample that was dropped, as its reward was not had, gets 0 and does not count in its group. All of it is replaced by
-    --custom-reward-post-process-path. Raises RewardError, naming the sample, for a reward that is no number.
+    A sample that was dropped, as its reward was not had, gets 0 and does not count in its group. All of it is replaced
+    by --custom-reward-post-process-path. Raises RewardError, naming the sample, for a reward that is no number.
     """
     post_process = load_hook(POST_PROCESS, config.custom_reward_post_process_path)
     if post_process is not None:

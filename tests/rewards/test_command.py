@@ -44,7 +44,8 @@ def test_a_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_all_lines_that_are_not_sound_are_named_and_none_is_graded(tmp_path: Path, capsys) -> None:
-    file = write(tmp_path / "cases.jsonl", {"response": "4", "label": 4}, "{", [1], {"label": 4}, {"response": 4})
+    sound, silent, no_text = {"response": "4", "label": 4}, {"label": 4}, {"response": 4}
+    file = write(tmp_path / "cases.jsonl", sound, "{", [1], silent, no_text)
     assert main(["grade", "--type", "math", "--file", file]) == 2
     out, err = capsys.readouterr()
     assert out == ""

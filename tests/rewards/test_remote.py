@@ -24,7 +24,9 @@ class Service:
     async def handle(self, request: web.Request) -> web.Response:
         self.asked.append((request.path, await request.json()))
         status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return web.Response(status=status, text=body) if isinstance(body, str) else web.json_response(body, status=status)
+        if isinstance(body, str):
+            return web.Response(status=status, text=body)
+        return web.json_response(body, status=status)
 
 
 def verdict(service: Service, rm_type: str, sample: Sample | None = None, **options: Any):
