@@ -14,6 +14,7 @@
 Nothing here builds a model or imports Megatron: process groups are those that the chunks were built with. Every
 parallel layout of Megatron (TP, PP with virtual stages, EP, ETP) and both layer specs (local and transformer-engine)
 are handled alike, because names are first brought to one form (names.py) and a family lists that form once (qwen3.py).
+Why the mappings are our own, what each family is tested for and how to add one: docs/models.md.
 """
 
 from slime.models.checkpoint import CheckpointError

@@ -1,7 +1,7 @@
 """Family: what has to be known about one kind of model to train it with Megatron and to serve it from HF files.
 
 A family is bound to one config.json. It is pure knowledge: it builds nothing, and two families of the same config are
-equal in all they say. A new one is a file like qwen3.py and a line in registry.py.
+equal in all they say. A new one is a file like qwen2.py and a line in registry.py; docs/models.md shows one.
 """
 
 from __future__ import annotations

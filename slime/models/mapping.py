@@ -200,6 +200,9 @@ class Latent(Column):
     def is_whole(self, local: Shape) -> bool:
         return local[0] == self.rows
 
+    def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        return [shards[0]] if self.is_whole(tuple(shards[0].shape)) else super().rebuild(shards)
+
 
 @dataclass(frozen=True)
 class QKV(Mapping):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slime.models.mapping import QKV, Column, GateUp, Mapping, Replicated, Row, Vocab
+from slime.models.mapping import QKV, Column, FusedGateUp, GateUp, Latent, Mapping, Replicated, Row, Vocab
 
 rank_counts = st.sampled_from([1, 2, 4])
 width = st.integers(1, 3)
@@ -91,6 +91,25 @@ def test_gate_up(parts, rows, columns):
         assert torch.equal(shard[rows:], source.tensors["up"][rows_of_part])
 
 
+@given(rank_counts, st.integers(1, 4), width)
+def test_fused_gate_up(parts, rows, columns):
+    source = Source(w=(2 * rows * parts, columns))
+    shards = check(FusedGateUp("w"), (2 * rows, columns), parts, source)
+    gate, up = source.tensors["w"].chunk(2)
+    for part, shard in enumerate(shards):
+        rows_of_part = slice(part * rows, (part + 1) * rows)
+        assert torch.equal(shard[:rows], gate[rows_of_part])
+        assert torch.equal(shard[rows:], up[rows_of_part])
+
+
+@given(rank_counts, st.integers(1, 4), width, st.booleans())
+def test_latent_is_whole_or_cut(parts, rows, columns, whole):
+    size = rows * parts
+    source = Source(w=(size, columns))
+    shards = check(Latent("w", size), (size if whole else rows, columns), parts, source)
+    assert torch.equal(shards[-1], source.tensors["w"] if whole else source.tensors["w"][-rows:])
+
+
 @st.composite
 def attention(draw: st.DrawFn) -> tuple[int, int, int, int]:
     """parts, heads, groups, head_dim as Megatron allows them: parts divide the groups, or groups the parts."""
@@ -123,7 +142,8 @@ def test_qkv_by_hand():
 
 @given(
     st.sampled_from(
-        [Replicated("w"), Column("w"), Row("w"), Vocab("w", 3), GateUp("gate", "up"), QKV("q", "k", "v", 2, 1, 1)]
+        [Replicated("w"), Column("w"), Row("w"), Vocab("w", 3), GateUp("gate", "up"), FusedGateUp("w")]
+        + [Latent("w", 4), QKV("q", "k", "v", 2, 1, 1)]
     )
 )
 def test_one_rank_copies_nothing(mapping):

@@ -6,6 +6,7 @@ import pytest
 
 from slime.models import family_of
 from slime.models.names import global_names, local_spec_name
+from tests.models import published
 from tests.models.test_config import QWEN3_4B, QWEN3_30B_A3B
 
 DENSE_TE = [  # as transformer-engine's layers call the parameters of a decoder layer
@@ -21,7 +22,49 @@ MOE_TE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("config", "te_names"), [(QWEN3_4B, DENSE_TE), (QWEN3_30B_A3B, MOE_TE)], ids=["dense", "moe"])
+QKV_BIAS_TE = [name for name in DENSE_TE if "q_layernorm" not in name and "k_layernorm" not in name] + [
+    "self_attention.linear_qkv.bias"
+]
+POST_NORMS_TE = [
+    *QKV_BIAS_TE, "self_attention.linear_proj.post_layernorm.weight", "mlp.linear_fc2.post_layernorm.weight",
+]  # fmt: skip
+SIGMOID_TE = [  # without what attention has
+    "pre_mlp_layernorm.weight", "mlp.router.weight", "mlp.router.expert_bias", "mlp.shared_experts.linear_fc1.weight",
+    "mlp.shared_experts.linear_fc2.weight",
+]  # fmt: skip
+LATENT_TE = [
+    "input_layernorm.weight", "self_attention.linear_kv_down_proj.weight",
+    "self_attention.linear_kv_up_proj.layer_norm_weight", "self_attention.linear_kv_up_proj.weight",
+    "self_attention.linear_proj.weight",
+]  # fmt: skip
+QUERY_LATENT_TE = [
+    "self_attention.linear_q_down_proj.weight", "self_attention.linear_q_up_proj.layer_norm_weight",
+    "self_attention.linear_q_up_proj.weight",
+]  # fmt: skip
+
+
+def experts(count: int) -> list[str]:
+    return [f"mlp.experts.linear_fc{layer}.weight{expert}" for layer in (1, 2) for expert in range(count)]
+
+
+LAYERS = {  # config.json, and the names of its layer 7
+    "dense": (QWEN3_4B, DENSE_TE),
+    "moe": (QWEN3_30B_A3B, MOE_TE),
+    "Qwen2.5": (published.QWEN2_5_7B, QKV_BIAS_TE),
+    "GLM-4": (published.GLM_4_9B, POST_NORMS_TE),
+    "GLM-4.5": (
+        published.GLM_4_5_AIR,
+        [name for name in QKV_BIAS_TE if not name.startswith("mlp.")] + SIGMOID_TE + experts(128),
+    ),
+    "DeepSeek-V3": (published.DEEPSEEK_V3, LATENT_TE + QUERY_LATENT_TE + SIGMOID_TE + experts(256)),
+    "Moonlight": (
+        published.MOONLIGHT_16B_A3B,
+        [*LATENT_TE, "self_attention.linear_q_proj.weight", *SIGMOID_TE, *experts(64)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "te_names"), LAYERS.values(), ids=LAYERS)
 def test_a_layer_of_transformer_engine_has_the_same_tensors(config, te_names):
     of_layer = [name for name in family_of(config).tensors if name.startswith("decoder.layers.7.")]
     assert sorted(local_spec_name(f"decoder.layers.7.{name}") for name in te_names) == sorted(of_layer)
