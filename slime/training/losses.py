@@ -25,6 +25,7 @@ from slime.training.scores import old_log_probs
 MEAN_DIFFERENCE = "train_rollout_logprob_abs_diff"
 MAX_DIFFERENCE = "train_rollout_logprob_abs_diff_max"
 MISMATCH_KL = "train_rollout_kl"
+MISMATCH = (MEAN_DIFFERENCE, MAX_DIFFERENCE, MISMATCH_KL)
 MAXIMA = frozenset({MAX_DIFFERENCE})
 CUSTOM_LOSS = "--custom-loss-function-path"
 CUSTOM_REDUCER = "--custom-pg-loss-reducer-function-path"
@@ -68,6 +69,17 @@ def token_mean(values_R: Tensor, batch: MicroBatch) -> Tensor:
     return (values_R * batch.mask_R).sum() / max(batch.step.num_tokens, 1)
 
 
+def compared_with_engine(batch: MicroBatch, log_probs_R: Tensor) -> dict[str, Tensor]:
+    """The figures of MISMATCH."""
+    ours_R = log_probs_R.detach() if batch.log_probs_R is None else batch.log_probs_R
+    difference_R, kl_R = mismatch(ours_R, batch.rollout_log_probs_R, batch.mask_R)
+    return {
+        MEAN_DIFFERENCE: token_mean(difference_R, batch),
+        MAX_DIFFERENCE: torch.cat([difference_R, difference_R.new_zeros(1)]).max(),
+        MISMATCH_KL: token_mean(kl_R, batch),
+    }
+
+
 class SFTLoss(Loss):
     """Negative log-likelihood of the responses."""
 
@@ -90,6 +102,9 @@ class CustomLoss(Loss):
         self.config = config
         self.function = load_hook(CUSTOM_LOSS, config.custom_loss_function_path)
 
+    def names(self, *, compare: bool) -> tuple[str, ...]:
+        return ("loss", *(MISMATCH if compare else ()))
+
     def __call__(self, batch: MicroBatch, scores: Scores, *, compare: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
         if not len(batch.samples):
             nothing = scores["logits"].sum() * 0.0
@@ -97,8 +112,11 @@ class CustomLoss(Loss):
         data = columns([batch], whole=False)
         data["current_log_probs"] = batch.samples.split_here(scores["log_probs"])
         total, sums = self.function(self.config, data, scores["logits"], lambda values_R: self.total(values_R, batch))
-        loss, size = total / self.size(batch), self.size(batch)
+        size = self.size(batch)
+        loss = total / size
         sums = {name: torch.as_tensor(value, device=loss.device).detach() / size for name, value in sums.items()}
+        if compare:
+            sums |= compared_with_engine(batch, scores["log_probs"])
         return loss, {**sums, "loss": loss.detach()}
 
 
@@ -128,7 +146,7 @@ class PolicyLoss(Loss):
             + (("opsm_clipfrac",) if self.config.use_opsm else ())
             + (("ois", *self.correction.names) if self.correction else ())
             + (("kl_loss",) if self.use_kl else ())
-            + ((MEAN_DIFFERENCE, MAX_DIFFERENCE, MISMATCH_KL) if compare else ())
+            + (MISMATCH if compare else ())
         )
 
     def __call__(self, batch: MicroBatch, scores: Scores, *, compare: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
@@ -151,11 +169,7 @@ class PolicyLoss(Loss):
             loss = loss + self.kl_coef * sums["kl_loss"]
         sums |= {name: self.mean(values_R, batch) for name, values_R in figures.items()}
         if compare:
-            ours_R = log_probs_R.detach() if batch.log_probs_R is None else batch.log_probs_R
-            difference_R, kl_R = mismatch(ours_R, batch.rollout_log_probs_R, batch.mask_R)
-            sums[MEAN_DIFFERENCE] = token_mean(difference_R, batch)
-            sums[MAX_DIFFERENCE] = torch.cat([difference_R, difference_R.new_zeros(1)]).max()
-            sums[MISMATCH_KL] = token_mean(kl_R, batch)
+            sums |= compared_with_engine(batch, log_probs_R)
         return loss, {"loss": loss.detach(), **{name: value.detach() for name, value in sums.items()}}
 
     def _policy_gradient(

@@ -181,7 +181,7 @@ class Trainer:
 
     def _step(self, rollout_id: int, index: int, batches: list[MicroBatch], report: Report) -> dict[str, float]:
         compare = self.is_rewarded and batches[0].rollout_log_probs_R is not None
-        compare = compare and (index == 0 or self.fixed_scores.own)
+        compare = compare and (index == 0 or (self.has_advantages and self.fixed_scores.own))
         try:
             sums, figures = optimizer_step(self.model, batches, self.loss, self.scoring, compare=compare)
         except Exception as error:

@@ -273,6 +273,8 @@ def test_train_metadata_reaches_a_custom_loss(case, results, scored):
     step = first_step(results, case)
     assert step["train/loss"] == step["train/weighed"] == close(want)
     assert step["train/gap"] == close(0) and step["train/grad_norm"] > 0
+    difference = mean_of_tokens(scored, [(s.log_probs - s.rollout).abs() for s in scored])
+    assert step["train/train_rollout_logprob_abs_diff"] == close(difference)
 
 
 def test_a_custom_loss_alone_has_no_log_probs_from_before(results):
