@@ -1,15 +1,19 @@
 """--rm-type code: the program in the response passes all tests, run in a sandbox.
 
 Tests are metadata["tests"], else the label: a list of {"input": ..., "output": ...}, each one run of the program from
-standard input to standard output; or Python text, run after the program, that raises where it is wrong.
+standard input to standard output, or the same as {"inputs": [...], "outputs": [...]}, or either as JSON text; or Python
+text, run after the program, that raises where it is wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -36,7 +40,7 @@ sys.__stdout__.flush()
 
 async def code(args: Any, sample: Any) -> Verdict:
     """1 when every test passes, else 0 and the first that does not. The last fenced block is the program."""
-    tests = (sample.metadata or {}).get("tests") or label_of(sample)
+    tests = tests_of(sample)
     said = after_thinking(sample.response, sample.prompt)
     if said is None:
         return wrong("the thinking does not end")
@@ -44,7 +48,26 @@ async def code(args: Any, sample: Any) -> Verdict:
     if program is None:
         return wrong("there is no fenced block of Python")
     run = _against_text if isinstance(tests, str) else _against_cases
-    return await asyncio.get_running_loop().run_in_executor(_threads(), run, sample.name, program, tests)
+    return await asyncio.get_running_loop().run_in_executor(_threads(), run, program, tests)
+
+
+def tests_of(sample: Any) -> str | list[dict[str, Any]]:
+    """Raises RewardError for tests that are none: a program would pass them whatever it does."""
+    tests = (sample.metadata or {}).get("tests") or label_of(sample)
+    if isinstance(tests, str):
+        with suppress(ValueError):
+            tests = json.loads(tests)
+    if isinstance(tests, dict) and len(tests.get("inputs", ())) == len(tests.get("outputs", ())):
+        pairs = zip(tests.get("inputs", ()), tests.get("outputs", ()), strict=True)
+        tests = [{"input": given, "output": expected} for given, expected in pairs]
+    if isinstance(tests, str) and re.search(r"\b(?:assert\w*|raise|fail)\b", tests):
+        return tests
+    if isinstance(tests, list) and tests and all(isinstance(t, dict) and {"input", "output"} <= {*t} for t in tests):
+        return tests
+    raise RewardError(
+        f'{sample.name}: tests are a list of {{"input": ..., "output": ...}}, or Python text that asserts; these are:'
+        f" {tests!r:.200}"
+    )
 
 
 def last_program(text: str) -> str | None:
@@ -54,7 +77,7 @@ def last_program(text: str) -> str | None:
     return next((body for language, _, body in programs[::-1] if language.strip().lower() in _PYTHON and body), None)
 
 
-def _against_text(name: str, program: str, tests: str) -> Verdict:
+def _against_text(program: str, tests: str) -> Verdict:
     word = secrets.token_hex(16)
     ran = sandbox.run(_WITH_TESTS.format(program=program, tests=tests), word + "\n", SECONDS)
     if ran.status == 0 and ran.output.endswith("\n" + word):
@@ -62,9 +85,7 @@ def _against_text(name: str, program: str, tests: str) -> Verdict:
     return wrong(_why(ran, "the tests"))
 
 
-def _against_cases(name: str, program: str, tests: Any) -> Verdict:
-    if not isinstance(tests, list) or not all(isinstance(t, dict) and {"input", "output"} <= t.keys() for t in tests):
-        raise RewardError(f'{name}: tests are a list of {{"input": ..., "output": ...}} or Python text: {tests!r:.200}')
+def _against_cases(program: str, tests: list[dict[str, Any]]) -> Verdict:
     left = MOST_SECONDS
     for number, test in enumerate(tests, 1):
         ran = sandbox.run(program, str(test["input"]), min(SECONDS, left))

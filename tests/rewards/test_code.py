@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 
@@ -98,6 +99,13 @@ def test_what_a_program_is_cut_off_from(program: str, says: str, tmp_path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tests_that_are_none_name_the_sample() -> None:
+@pytest.mark.parametrize("tests", [json.dumps(ADD), {"inputs": ["2 3", "-1 1"], "outputs": ["5", "0"]}])
+def test_cases_in_other_forms(tests: object) -> None:
+    assert verdict("a, b = map(int, input().split())\nprint(a + b)", tests).score == 1
+    assert verdict("print(5)", tests).score == 0
+
+
+@pytest.mark.parametrize("tests", [[{"in": 1}], "f(1)", "[]", 7, {"inputs": ["1"], "outputs": []}])
+def test_tests_that_any_program_would_pass_name_the_sample(tests: object) -> None:
     with pytest.raises(RewardError, match="sample 3 .*tests are a list of"):
-        verdict("print(1)", [{"in": 1}])
+        verdict("print(1)", tests)

@@ -49,7 +49,7 @@ def test_all_lines_that_are_not_sound_are_named_and_none_is_graded(tmp_path: Pat
     assert main(["grade", "--type", "math", "--file", file]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert [line.partition(": ")[0] for line in err.splitlines()] == [f"{file}:{number}" for number in (2, 3, 4, 5)]
+    assert [line.partition(": ")[0] for line in err.splitlines()] == [f"{file}:{n}" for n in (2, 3, 4, 5)]
 
 
 def test_a_case_that_cannot_be_graded(tmp_path: Path, capsys) -> None:

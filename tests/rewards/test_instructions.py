@@ -28,7 +28,7 @@ TABLE = [
     ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n- b", "**a**\n* b"),
     ("detectable_format:constrained_response", {}, "My answer is yes.", "My answer is yes"),
     ("detectable_format:number_highlighted_sections", {"num_highlights": 2}, "*a* and **b c**", "*a* and * *"),
-    ("detectable_format:multiple_sections", {"section_spliter": "PART", "num_sections": 2}, "PART 1 a PART 2", "PART a"),
+    ("detectable_format:multiple_sections", {"section_spliter": "PART", "num_sections": 2}, "PART 1 PART 2", "PART"),
     ("detectable_format:json_format", {}, '```json\n{"a": 1}\n```', "{a: 1}"),
     ("detectable_format:title", {}, "<<Ode>>\nx", "<< >> x"),
     ("combination:two_responses", {}, "a\n******\nb", "a\n******\na"),

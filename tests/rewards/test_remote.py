@@ -94,8 +94,9 @@ def test_nobody_there() -> None:
         asyncio.run(judged(SimpleNamespace(rm_url=None), Sample(response="4"), "remote_rm"))
 
 
-def test_a_reward_model_reads_prompt_and_response() -> None:
-    service = Service((200, [{"embedding": [-1.5], "meta_info": {}}]))
+@pytest.mark.parametrize("answer", [{"embedding": [-1.5], "meta_info": {}}, [{"embedding": [-1.5]}]])
+def test_a_reward_model_reads_prompt_and_response(answer: Any) -> None:
+    service = Service((200, answer))
     assert verdict(service, "reward_model").score == -1.5
     assert service.asked == [("/classify", {"text": "2+2?<think>hm</think>4"})]
 
