@@ -62,7 +62,7 @@ def test_a_case_that_cannot_be_graded(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("argv", "status", "message"),
     [
-        (["--type", "maths", "--response", "4", "--label", "4"], 1, "there is no reward type 'maths', only exact_match"),
+        (["--type", "maths", "--response", "4", "--label", "4"], 1, "there is no reward type 'maths', only exact_m"),
         (["--type", "math"], 2, "Give --response and --label, or --file"),
         (["--type", "math", "--file", "no/such.jsonl"], 2, "No such file"),
     ],

@@ -164,6 +164,12 @@ def return_all(args: Any, all_samples: list[list[Sample]], data_source: Any) -> 
     data_source.add_samples(all_samples)
 
 
+async def says_a_root(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    sample.tokens, sample.response_length, sample.status = [1, 2, 3], 1, Sample.Status.COMPLETED
+    sample.response, sample.label = r"\boxed{\sqrt{12}}", r"2\sqrt{3}" if sample.index else "4"
+    return sample
+
+
 MEETING = threading.Barrier(8)
 
 

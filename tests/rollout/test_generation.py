@@ -175,6 +175,11 @@ class TestRewards:
         samples = flatten(roll(open_generator(make_config(custom_rm_path=f"{HOOKS}.length_reward"))).samples)
         assert [sample.reward for sample in samples] == [sample.response_length for sample in samples]
 
+    def test_by_a_grader_that_works_in_processes(self, make_config: MakeConfig, open_generator: Open) -> None:
+        config = open_generator(make_config(custom_generate_function_path=f"{HOOKS}.says_a_root"))
+        samples = flatten(roll(config.replace(rm_type="math")).samples)
+        assert [sample.reward for sample in samples] == [0.0] + [1.0] * 7
+
     def test_beside_generation(self, make_config: MakeConfig, open_generator: Open) -> None:
         """All samples but the first are generated only after the first was graded."""
         functions = {
