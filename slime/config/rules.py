@@ -111,6 +111,12 @@ def _debugging_leaves_something(c: Config) -> Iterator[Problem]:
         yield Problem("--debug-train-only", "generates no rollouts to train on", fix)
 
 
+@reads("bf16")
+def _offloaded_optimizer_has_master_weights(c: Config) -> Iterator[Problem]:
+    if c.megatron.get("optimizer_cpu_offload") and not c.bf16:
+        yield Problem("--optimizer-cpu-offload", "is for --bf16: Megatron has no such optimizer in float32", "leave one out")
+
+
 @reads("load_debug_rollout_data_subsample", "load_debug_rollout_data")
 def _subsample_is_of_a_recording(c: Config) -> Iterator[Problem]:
     if c.load_debug_rollout_data_subsample is not None and c.load_debug_rollout_data is None:

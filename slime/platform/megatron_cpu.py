@@ -185,6 +185,7 @@ def _device_literals() -> None:
         setattr(torch, name, redirect(getattr(torch, name)))
     torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor
     torch.nn.Module.cuda = lambda module, *args, **kwargs: module
+    torch.Tensor.pin_memory = lambda tensor, *args, **kwargs: tensor  # optimizer/cpu_offloading/
 
 
 def _tensor_type_names() -> None:

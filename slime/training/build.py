@@ -26,9 +26,11 @@ from torch import nn
 
 from slime.config import Config
 from slime.models import Family, Shard, load_hf
+from slime.training import cpu_adam  # noqa: F401 - changes Megatron's
 from slime.training.freezing import freeze
 from slime.training.layers import block_spec
 from slime.training.parallel import Parallel
+from slime.training.saved import Saved
 from slime.training.weights import WeightCopy
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
@@ -48,9 +50,9 @@ class Model:
 
 
 def build(
-    config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, str], with_weights: bool = True
+    config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, str], saved: Saved | None = None
 ) -> Model:
-    """Builds the model, `with_weights` of --hf-checkpoint, and of each directory in `frozen` a copy of its weights.
+    """Builds the model with the weights of --hf-checkpoint, or `saved` ones, and of each directory in `frozen` a copy of its.
 
     Raises:
         ValueError: options that do not go together.
@@ -64,8 +66,11 @@ def build(
     for name, directory in frozen.items():
         load_hf(shard, directory)
         copies[name] = WeightCopy(bare)
-    if with_weights:
+    if saved is None:
         load_hf(shard, config.hf_checkpoint)
+    else:
+        saved.check(config, family, transformer)
+        saved.load_weights(bare)
     freeze(bare, config, parallel)
 
     ddp_config = DistributedDataParallelConfig(
@@ -83,7 +88,7 @@ def build(
     ]
     transformer.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
     transformer.finalize_model_grads_func = _sum_gradients
-    optimizer = get_megatron_optimizer(_optimizer_config(config), chunks, use_gloo_process_groups=False)
+    optimizer = get_megatron_optimizer(_optimizer_config(config, parallel), chunks, use_gloo_process_groups=False)
     transformer.grad_scale_func = optimizer.scale_loss
     return Model(parallel, transformer, chunks, shard, optimizer, _schedule(config, optimizer), copies)
 
@@ -167,7 +172,10 @@ def _in_bf16(transformer: TransformerConfig, chunk: GPTModel) -> Float16Module:
     return model
 
 
-def _optimizer_config(config: Config) -> OptimizerConfig:
+def _optimizer_config(config: Config, parallel: Parallel) -> OptimizerConfig:
+    """Raises ValueError for an optimizer of a package that is not installed."""
+    if config.megatron.get("use_precision_aware_optimizer") and not HAVE_TE:
+        raise ValueError("--use-precision-aware-optimizer: its Adam is transformer-engine's, which is not installed")
     return OptimizerConfig(
         **{
             "optimizer": config.optimizer,
@@ -181,6 +189,8 @@ def _optimizer_config(config: Config) -> OptimizerConfig:
             "bf16": config.bf16,
             "params_dtype": torch.bfloat16 if config.bf16 else torch.float32,
             "use_distributed_optimizer": config.use_distributed_optimizer,
+            "optimizer_offload_fraction": 1.0,  # of --optimizer-cpu-offload; Megatron's own default offloads nothing
+            "pin_cpu_grads": parallel.device.is_cuda,
             **_fields(OptimizerConfig, config.megatron),
         }
     )

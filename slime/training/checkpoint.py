@@ -16,7 +16,6 @@ import os
 import queue
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,27 +29,15 @@ from megatron.core.dist_checkpointing.mapping import ShardedBase, ShardedTensor
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
-from torch import nn
 
 from slime.config import Config, checkpoint_dir
-from slime.models import read_hf_config
 from slime.training import optimizer_state
 from slime.training.build import Model
 from slime.training.random_state import random_states, set_random_states
-
-STATE = "state.json"
+from slime.training.saved import STATE, Progress, Saved, layout_of, metadata, sharded_weights
 
 # Megatron would start a process for this queue, for writers that are processes. Ours are threads of this one.
 filesystem_async._results_queue = queue.Queue()
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is. All that one that starts from --hf-checkpoint has is the defaults."""
-
-    rollout_id: int = -1  # the last one that was trained on
-    num_steps: int = 0  # optimizer steps so far
-    weight_version: int = 0  # of these weights
 
 
 @dataclass
@@ -152,49 +139,21 @@ class Checkpoints:
             shutil.rmtree(gone)
             (directory / checkpoint_dir.DATA / f"{number}.json").unlink(missing_ok=True)
 
-    # Loading.
-
-    def load(self, path: Path) -> Progress:
-        """Takes over a checkpoint; with --finetune, or of a directory without progress, its weights alone.
-
-        Raises ValueError, before anything is changed, when it doesn't fit the model or the options.
-        """
-        state = _read_state(path)
-        weights_only = self.config.finetune or state["progress"] is None
-        with_optimizer = not (weights_only or self.config.no_load_optim)
-        self._check(path, state, with_optimizer)
-        same_ranks = state["layout"] == self._layout()
+    def resume(self, saved: Saved) -> Progress:
+        """Takes over all but the weights, which the model was built with: what the run that wrote them would go on with."""
+        weights_only = self.config.finetune or saved.progress is None
+        with_optimizer = saved.takes_optimizer(self.config)
+        same_ranks = saved.layout == layout_of(self.model.config)
         with_random = same_ranks and not (weights_only or self.config.no_load_rng)
         tensors = self._tensors(with_optimizer=with_optimizer, with_random=with_random, is_loading=True)
-        loaded = dist_checkpointing.load(tensors, str(path))
-        for name, chunk in self._chunks():
-            chunk.load_state_dict(loaded[name])
+        loaded = dist_checkpointing.load(tensors, str(saved.path)) if tensors else {}
         if with_optimizer:
             self.model.optimizer.load_state_dict(loaded["optimizer"])
             optimizer_state.separate_steps(self.model.optimizer)
-            self.model.schedule.step(state["progress"]["num_steps"])
-        else:
-            self.model.optimizer.reload_model_params()
+            self.model.schedule.step(saved.progress.num_steps)
         if with_random:
             set_random_states({name: tensor[0] for name, tensor in loaded["random"].items()})
-        return Progress() if weights_only else Progress(**state["progress"])
-
-    def _check(self, path: Path, state: dict[str, Any], with_optimizer: bool) -> None:
-        problems = []
-        if (path / "config.json").is_file():
-            problems += differences(read_hf_config(path), self.model.shard.family.config)
-        if state["layers"] not in (None, self.model.config.transformer_impl):
-            problems.append(f"its layers are those of --transformer-impl {state['layers']}")
-        if with_optimizer and not state["has_optimizer"]:
-            problems.append("it holds no optimizer state: add --no-load-optim, or --finetune to begin anew")
-        theirs, mine = state["layout"], self._layout()
-        if with_optimizer and self.model.config.num_moe_experts and theirs["expert"] != mine["expert"]:
-            problems.append(
-                f"it was saved with --expert-model-parallel-size {theirs['expert']}, and Megatron can't divide the optimizer"
-                f" state of experts among {mine['expert']}: keep the size, or add --no-load-optim"
-            )
-        if problems:
-            raise ValueError(f"{path} does not fit this run:\n  " + "\n  ".join(problems))
+        return Progress() if weights_only else saved.progress
 
     # Contents.
 
@@ -203,38 +162,18 @@ class Checkpoints:
             "progress": asdict(progress),
             "has_optimizer": not self.config.no_save_optim,
             "layers": self.model.config.transformer_impl,
-            "layout": self._layout(),
+            "layout": layout_of(self.model.config),
         }
-
-    def _layout(self) -> dict[str, int]:
-        """What random states of ranks depend on, and experts' optimizer state."""
-        config = self.model.config
-        sizes = {name: getattr(config, f"{name}_model_parallel_size", None) for name in ("tensor", "pipeline", "expert")}
-        return sizes | {"context": config.context_parallel_size, "world": dist.get_world_size()}
-
-    def _chunks(self) -> Iterator[tuple[str, nn.Module]]:
-        """The bare models by Megatron's names for them."""
-        chunks = self.model.chunks
-        for index, chunk in enumerate(chunks):
-            while not hasattr(chunk, "decoder"):
-                chunk = chunk.module
-            yield "model" if len(chunks) == 1 else f"model{index}", chunk
 
     def _tensors(self, *, with_optimizer: bool, with_random: bool, is_loading: bool) -> dict[str, Any]:
-        """Megatron's sharded state: descriptions of this rank's parts of the global tensors."""
-        metadata = {
-            "distrib_optim_sharding_type": "fully_reshardable",
-            "singleton_local_shards": False,
-            "chained_optim_avoid_prefix": True,
-            "dp_cp_group": mpu.get_data_parallel_group(with_context_parallel=True),
-        }
-        weights = {name: chunk.sharded_state_dict(metadata=metadata) for name, chunk in self._chunks()}
-        tensors: dict[str, Any] = dict(weights)
+        """Megatron's sharded state: descriptions of this rank's parts of the global tensors. Weights are left out of loading."""
+        weights = sharded_weights(self.model.chunks)
+        tensors: dict[str, Any] = {} if is_loading else dict(weights)
         if with_optimizer:
             optimizer_state.prime(self.model.optimizer)
             of_model = weights["model"] if len(weights) == 1 else weights
             tensors["optimizer"] = self.model.optimizer.sharded_state_dict(
-                of_model, is_loading=is_loading, metadata=metadata
+                of_model, is_loading=is_loading, metadata=metadata()
             )
         if with_random:
             place = (0, dist.get_rank(), dist.get_world_size())
@@ -243,29 +182,6 @@ class Checkpoints:
                 for name, state in random_states().items()
             }
         return tensors
-
-
-NOT_OF_THE_WEIGHTS = frozenset(
-    "architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype".split()
-)
-"""Keys of config.json in which two models may differ whose weights mean the same."""
-
-
-def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Field by field, what two config.json say of a model that its weights depend on."""
-    return [
-        f"{name} in its config.json is {saved.get(name)!r}, this model's is {wanted.get(name)!r}"
-        for name in sorted((saved.keys() | wanted.keys()) - NOT_OF_THE_WEIGHTS)
-        if saved.get(name) != wanted.get(name)
-    ]
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    """Of a checkpoint that others wrote there is none: it is taken for weights alone."""
-    file = path / STATE
-    if not file.is_file():
-        return {"progress": None, "has_optimizer": False, "layers": None, "layout": None}
-    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _started(request: Any) -> threading.Thread:

@@ -7,6 +7,7 @@ state is asked for, and whose `step` is a tensor of its own where Megatron's che
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from megatron.core.optimizer import MegatronOptimizer, distrib_optimizer
@@ -27,6 +28,8 @@ def prime(optimizer: MegatronOptimizer) -> None:
                     inner.state[parameter] = {"step": torch.tensor(0.0)} | {
                         name: torch.zeros_like(parameter.data) for name in MOMENTS
                     }
+    for hybrid in _hybrids(optimizer):
+        hybrid._sync_sub_optimizers_state_to_hdo()
 
 
 def separate_steps(optimizer: MegatronOptimizer) -> None:
@@ -50,6 +53,11 @@ def reset(optimizer: MegatronOptimizer) -> None:
                 group["step"] = 0
 
 
+def _hybrids(optimizer: MegatronOptimizer) -> list[HybridDeviceOptimizer]:
+    inner = (chained.optimizer for chained in getattr(optimizer, "chained_optimizers", [optimizer]))
+    return [one for one in inner if isinstance(one, HybridDeviceOptimizer)]
+
+
 def _inner(optimizer: MegatronOptimizer) -> Iterator[torch.optim.Optimizer]:
     for chained in getattr(optimizer, "chained_optimizers", [optimizer]):
         inner = getattr(chained, "optimizer", None)
@@ -59,12 +67,13 @@ def _inner(optimizer: MegatronOptimizer) -> Iterator[torch.optim.Optimizer]:
             yield inner
 
 
-if not distrib_optimizer.HAVE_APEX_OR_TE:
-    _set = distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_states
+_set = distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_states
 
-    def _set_all_but_step(self, model_param: Tensor, tensors: dict[str, Tensor | None]) -> None:
-        """Megatron looks for all of PyTorch's state in the checkpoint, `step` too, which it keeps elsewhere; it skips what is
-        no tensor."""
-        _set(self, model_param, {"step": None, **tensors})
 
-    distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_states = _set_all_but_step
+def _set_what_is_stored(self: Any, model_param: Tensor, tensors: dict[str, Tensor]) -> None:
+    """Megatron copies into every tensor of the inner state one of the checkpoint, also into `step`, which is stored elsewhere (it
+    skips what is no tensor), and into the master weights that the optimizer on the host keeps there."""
+    _set(self, model_param, {"step": None, "master_param": tensors["param"], **tensors})
+
+
+distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_states = _set_what_is_stored

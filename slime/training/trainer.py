@@ -19,7 +19,8 @@ from slime.models import export_hf, family_of, read_hf_config, save_hf
 from slime.training import optimizer_state
 from slime.training.advantages import Advantages
 from slime.training.build import build
-from slime.training.checkpoint import Checkpoints, Progress
+from slime.training.checkpoint import Checkpoints
+from slime.training.determinism import make_deterministic
 from slime.training.flops import forward_flops
 from slime.training.forward import Scoring
 from slime.training.losses import LOSSES, MAXIMA
@@ -27,6 +28,7 @@ from slime.training.packing import MicroBatch, Packer
 from slime.training.parallel import start
 from slime.training.recording import write_micro_batches
 from slime.training.report import Report
+from slime.training.saved import Progress, Saved
 from slime.training.scores import FixedScores, frozen_models
 from slime.training.step import optimizer_step
 
@@ -53,14 +55,17 @@ class Trainer:
         self.config = config
         self.is_rewarded = config.loss_type != "sft_loss"
         self.has_advantages = self.is_rewarded and not config.disable_compute_advantages_and_returns
+        if config.megatron.get("deterministic_mode"):
+            make_deterministic()
         frozen = frozen_models(config)
         family = family_of(read_hf_config(config.hf_checkpoint))
         self.parallel = start(config, rank, world_size, master_addr, master_port)
         try:
             checkpoint = checkpoint_dir.to_load(config)
-            self.model = build(config, self.parallel, family, frozen=frozen, with_weights=checkpoint is None)
+            saved = None if checkpoint is None else Saved.read(checkpoint)
+            self.model = build(config, self.parallel, family, frozen=frozen, saved=saved)
             self.checkpoints = Checkpoints(config, self.model)
-            self.loaded = Progress() if checkpoint is None else self.checkpoints.load(checkpoint)
+            self.loaded = Progress() if saved is None else self.checkpoints.resume(saved)
         except Exception:
             self.parallel.stop()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.training.ranks import trainer
@@ -72,6 +73,22 @@ def six_against_three_and_three(directory: str, out: str, cases: dict[str, list[
             resumed = steps(made, 3, 6)
             found[name] = different(expected, state(made)), whole, resumed
     return found
+
+
+def twice(directory: str, out: str, options: list[str]) -> tuple[list[str], bool, list[str]]:
+    """Two runs of five rollouts: what differs in their states, whether metrics are the same, and in the recorded batches."""
+    found = []
+    for attempt in range(2):
+        recorded = f"{out}/{attempt}-{{rollout_id}}-{{rank}}.npz"
+        with trainer(directory, *options, "--save-debug-train-data", recorded) as made:
+            figures = steps(made, 0, 5)
+            rank = made.parallel.rank
+            with np.load(recorded.format(rollout_id=4, rank=rank)) as file:
+                arrays = {name: torch.from_numpy(file[name]) for name in file.files}
+            found.append((state(made), figures, arrays))
+    (a, figures, arrays), (b, figures_again, arrays_again) = found
+    assert {"0.tokens_1T", "0.advantages_R", "0.log_probs_R", "0.mask_R"} <= arrays.keys()
+    return different(a, b), figures == figures_again, different(arrays, arrays_again)
 
 
 def save_at(directory: str, out: str, options: list[str]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from tests.training.checkpoint_ranks import (
     save_at,
     several,
     six_against_three_and_three,
+    twice,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,9 @@ ALONE = {
     "float32": DECAY,
     "bfloat16": [*DECAY, "--bf16"],
     "without distributed optimizer": [*DECAY, "--bf16", "--no-use-distributed-optimizer"],
+    "CPU Adam": [*DECAY, "--bf16", "--optimizer-cpu-offload"],
+    "CPU Adam in pieces": [*DECAY, "--bf16", "--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d"],
+    "half of Adam on the CPU": [*DECAY, "--bf16", "--optimizer-cpu-offload", "--optimizer-offload-fraction", "0.5"],
     "resetting the optimizer": ["--reset-optimizer-states"],
 }
 TOGETHER = {"DP2": DECAY, "TP2": TP2, "PP2 in bfloat16": [*PP2, "--bf16"]}
@@ -67,6 +71,7 @@ def together(model, moe, directory):
         "saved": (save_at, model, resharded, TP2),
         "loaded": (load_at, model, resharded, {"PP2": PP2, "DP2": []}),
         "experts": (save_at, moe, experts, EP2),
+        "twice": (twice, model, str(directory / "twice-together"), DECAY),
     }
     return run_ranks(several, 2, calls, deadline=DEADLINE), resharded, experts
 
@@ -83,6 +88,7 @@ def alone(model, moe, directory, together):
         "as weights": (model, ["--load", small, "--finetune"]),
         "empty": (model, ["--load", nowhere]),
         "step": (model, ["--load", small, "--ckpt-step", "7"]),
+        "precision-aware": (model, ["--use-precision-aware-optimizer", "--bf16"]),
         "fresh": (model, ["--load", nowhere, "--allow-fresh-start"]),
         "reference": (model, ["--load", nowhere, "--ref-load", model]),
         "experts": (moe, ["--load", experts]),
@@ -91,6 +97,7 @@ def alone(model, moe, directory, together):
     calls = {
         "six": (six_against_three_and_three, model, str(directory / "six-alone"), ALONE),
         "loaded": (load_at, model, resharded, {"one rank": []}),
+        "twice": (twice, model, str(directory / "twice-alone"), ["--bf16", "--deterministic-mode"]),
         "kept": (kept, model, str(directory / "kept")),
         "small": (save_at, model, small, ["--no-save-optim"]),
         "refused": (refusals_to_load, loads),
@@ -114,6 +121,12 @@ def assert_same(differences, whole, resumed):
     assert len(whole) == 6 and whole == resumed
 
 
+@pytest.mark.parametrize("case", ["CPU Adam", "CPU Adam in pieces", "half of Adam on the CPU"])
+def test_the_optimizer_on_the_cpu_does_what_that_on_the_device_does(case, alone):
+    _, steps, _ = alone["six"][case]
+    assert steps == alone["six"]["bfloat16"][1]
+
+
 @pytest.mark.parametrize("layout", ["PP2", "DP2", "one rank"])
 def test_another_layout_goes_on_from_two_tensor_parallel_ranks(layout, together, alone):
     first = together[0][0]
@@ -125,6 +138,11 @@ def test_experts_go_on_elsewhere_without_their_optimizer_state(alone):
     said = alone["refused"]
     assert "saved with --expert-model-parallel-size 2, and Megatron can't divide the optimizer state" in said["experts"]
     assert said["experts' weights"] == ""
+
+
+def test_two_runs_are_the_same_to_the_last_bit(alone, together):
+    """And so is what they recorded as trained on."""
+    assert [rank["twice"] for rank in [alone, *together[0]]] == [([], True, [])] * 3
 
 
 # What is kept, and what is refused.
@@ -144,6 +162,7 @@ def test_what_does_not_fit_is_refused_with_every_reason(alone):
     assert "num_hidden_layers" not in said["without optimizer"]
     assert said["empty"].endswith("nowhere has no checkpoint: there is no such directory")
     assert said["step"].endswith("has no checkpoint iter_0000007; it has iter_0000000")
+    assert "its Adam is transformer-engine's, which is not installed" in said["precision-aware"]
     assert [said[case] for case in ("as weights", "fresh", "reference")] == ["", "", ""]
 
 

@@ -1,0 +1,126 @@
+"""A checkpoint that is there: what it says of itself, whether it fits, and its weights.
+
+Weights are loaded before there is an optimizer, so that its master weights are theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core import parallel_state as mpu
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import nn
+
+from slime.config import Config
+from slime.models import Family, read_hf_config
+
+STATE = "state.json"
+NOT_OF_THE_WEIGHTS = frozenset(
+    "architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype".split()
+)
+"""Keys of config.json in which two models may differ whose weights mean the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. All that one that starts from --hf-checkpoint has is the defaults."""
+
+    rollout_id: int = -1  # the last one that was trained on
+    num_steps: int = 0  # optimizer steps so far
+    weight_version: int = 0  # of these weights
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What state.json says. Weights alone have no progress and, where others wrote them, nothing else either."""
+
+    path: Path
+    progress: Progress | None = None
+    has_optimizer: bool = False
+    layers: str | None = None  # --transformer-impl, on which names of tensors depend
+    layout: dict[str, int] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Saved:
+        if not (path / STATE).is_file():
+            return cls(path)
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        progress = state.pop("progress")
+        return cls(path, **state, progress=progress and Progress(**progress))
+
+    def takes_optimizer(self, config: Config) -> bool:
+        """Whether a run takes over its optimizer state as well."""
+        return self.progress is not None and not (config.finetune or config.no_load_optim)
+
+    def check(self, config: Config, family: Family, transformer: TransformerConfig) -> None:
+        """Raises ValueError with all the reasons why a run can't start from it."""
+        problems = []
+        if (self.path / "config.json").is_file():
+            problems += differences(read_hf_config(self.path), family.config)
+        if self.layers not in (None, transformer.transformer_impl):
+            problems.append(f"its layers are those of --transformer-impl {self.layers}")
+        if self.takes_optimizer(config):
+            if not self.has_optimizer:
+                problems.append("it holds no optimizer state: add --no-load-optim, or --finetune to begin anew")
+            theirs, mine = self.layout["expert"], config.expert_model_parallel_size
+            if transformer.num_moe_experts and theirs != mine:
+                problems.append(
+                    f"it was saved with --expert-model-parallel-size {theirs}, and Megatron can't divide the optimizer state"
+                    f" of experts among {mine}: keep the size, or add --no-load-optim"
+                )
+        if problems:
+            raise ValueError(f"{self.path} does not fit this run:\n  " + "\n  ".join(problems))
+
+    def load_weights(self, chunks: Sequence[nn.Module]) -> None:
+        """Into bare models, or wrapped ones. Collective."""
+        loaded = dist_checkpointing.load(sharded_weights(chunks), str(self.path))
+        for name, chunk in named(chunks):
+            chunk.load_state_dict(loaded[name])
+
+
+def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """Field by field, what two config.json say of a model that its weights depend on."""
+    return [
+        f"{name} in its config.json is {saved.get(name)!r}, this model's is {wanted.get(name)!r}"
+        for name in sorted((saved.keys() | wanted.keys()) - NOT_OF_THE_WEIGHTS)
+        if saved.get(name) != wanted.get(name)
+    ]
+
+
+def layout_of(transformer: TransformerConfig) -> dict[str, int]:
+    """What the random states of ranks depend on, and experts' optimizer state."""
+    return {
+        "tensor": transformer.tensor_model_parallel_size,
+        "pipeline": transformer.pipeline_model_parallel_size,
+        "context": transformer.context_parallel_size,
+        "expert": transformer.expert_model_parallel_size,
+        "world": dist.get_world_size(),
+    }
+
+
+def named(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """The bare models by Megatron's names for them."""
+    for index, chunk in enumerate(chunks):
+        while not hasattr(chunk, "decoder"):
+            chunk = chunk.module
+        yield "model" if len(chunks) == 1 else f"model{index}", chunk
+
+
+def metadata() -> dict[str, Any]:
+    """How Megatron is to describe this rank's parts: of the model's tensors, so that any layout can read them."""
+    return {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "singleton_local_shards": False,
+        "chained_optim_avoid_prefix": True,
+        "dp_cp_group": mpu.get_data_parallel_group(with_context_parallel=True),
+    }
+
+
+def sharded_weights(chunks: Sequence[nn.Module]) -> dict[str, Any]:
+    return {name: chunk.sharded_state_dict(metadata=metadata()) for name, chunk in named(chunks)}
