@@ -16,25 +16,13 @@ from slime.training.weights import WeightCopy
 
 
 def frozen_models(config: Config) -> dict[str, str]:
-    """Models besides the policy whose log-probs are needed, by the prefix of these: the directory of each.
-
-    Raises:
-        ValueError: one that is needed has no directory.
-    """
-    models: dict[str, str | None] = {}
+    """Models besides the policy whose log-probs are needed, by the prefix of these: the directory of each."""
+    models = {}
     if config.loss_type != "sft_loss":
         if config.use_kl_loss or config.kl_coef > 0:
             models["ref"] = config.ref_load
         if config.use_opd and config.opd_type == "megatron":
             models["teacher"] = config.opd_teacher_load
-    if "ref" in models and models["ref"] is None:
-        raise ValueError(
-            "--use-kl-loss and --kl-coef compare with a reference model: give its directory with --ref-load"
-        )
-    if "teacher" in models and models["teacher"] is None:
-        raise ValueError(
-            "--opd-type megatron asks a teacher in the trainer: give its directory with --opd-teacher-load"
-        )
     return models
 
 

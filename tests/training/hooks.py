@@ -20,6 +20,12 @@ def weighed_likelihood(args: Any, batch: dict, logits: Tensor, sum_of_sample_mea
     return loss, {"weighed": loss, "gap": sum_of_sample_mean(gap), "num_columns": torch.tensor(float(len(batch)))}
 
 
+def likelihood(args: Any, batch: dict, logits: Tensor, sum_of_sample_mean: Any) -> tuple[Tensor, dict]:
+    """--custom-loss-function-path: tokens may be on several ranks."""
+    values = sum_of_sample_mean(-torch.cat(batch["current_log_probs"]) * torch.cat(batch["advantages"]))
+    return values, {"largest": sum_of_sample_mean(logits.amax(-1).detach())}
+
+
 def half_without_the_first_token(
     args: Any, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths
 ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:

@@ -39,6 +39,7 @@ RETURNS = (
     *("--advantage-estimator", "reinforce_plus_plus", "--gamma", "0.9", "--normalize-advantages"),
     *("--kl-coef", "0.1", "--use-tis", "--custom-tis-function-path", f"{HOOKS}.half_without_the_first_token"),
 )
+LIKELIHOOD = ("--loss-type", "custom_loss", "--custom-loss-function-path", f"{HOOKS}.likelihood")
 BALANCED = ("--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01")
 FAMILIES = ("glm4 without biases", "deepseek_v3", "moonlight")  # the gradient of a key's bias is noise: Adam blows it up
 STEPS = 2
@@ -95,6 +96,8 @@ LAYOUTS = {
     "DP2, returns, a rank without any sample": Layout(2, shared=RETURNS, samples=1),
     "DP2, what is of whole samples, a rank without any": Layout(2, shared=OF_WHOLE_SAMPLES, samples=1),
     "PP2, returns": Layout(2, PP2, shared=RETURNS),
+    "CP2, a custom loss": Layout(2, CP2, shared=LIKELIHOOD),
+    "DP2, a custom loss, a rank without any sample": Layout(2, shared=LIKELIHOOD, samples=1),
     "MoE DP2": Layout(2, model="moe"),
     "MoE EP2": Layout(2, EP2, model="moe"),
     "MoE EP2, a rank without any sample": Layout(2, EP2, model="moe", samples=1),
