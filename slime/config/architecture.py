@@ -15,7 +15,7 @@ from typing import Any
 from slime.config.installed import source
 
 REGISTRY = Path(__file__).parents[1] / "models" / "registry.py"
-QK_NORM = ("qwen3", "qwen3_moe", "qwen3_next", "glm4_moe", "olmo2")  # families whose queries and keys are normalised
+QK_NORM = ("qwen3", "qwen3_moe", "qwen3_next", "olmo2")  # families whose queries and keys are normalised
 QKV_BIAS = ("qwen2", "qwen2_moe")  # families with that bias by definition, not by a key
 
 

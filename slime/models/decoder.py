@@ -32,6 +32,9 @@ class Decoder(Family):
     qkv_bias: ClassVar[bool | None] = False
     """Biases of the query, key and value projections; None: as config.json's attention_bias says."""
 
+    partly_rotated: ClassVar[bool] = False
+    """Whether the rotated share of each head has to be stated; else all of it is, where none is stated."""
+
     def __init__(self, hf_config: dict[str, Any]):
         # transformers 5 writes one dict of rotary parameters where 4 wrote several keys.
         self.rope: dict[str, Any] = {"rope_theta": hf_config.get("rope_theta")}
@@ -49,6 +52,8 @@ class Decoder(Family):
             yield f"rope scaling of type {self.rope_type!r} is not supported (only {', '.join(self.rope_types)})"
         if self.rope["rope_theta"] is None:
             yield "lacks `rope_theta`"
+        if self.partly_rotated and "partial_rotary_factor" not in self.rope:
+            yield "lacks `partial_rotary_factor`"
         if self.qkv_bias is False and c.get("attention_bias"):
             yield "attention_bias is true, but this family has no biases in attention"
         if c.get("mlp_bias"):

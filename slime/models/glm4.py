@@ -15,8 +15,8 @@ from slime.models.sigmoid_mixture import SigmoidMixture
 
 
 class Glm4(Decoder):
-    required = Decoder.required | {"partial_rotary_factor"}
     qkv_bias = None
+    partly_rotated = True
     post_norms = True
 
     def transformer_fields(self) -> dict[str, Any]:
@@ -35,9 +35,9 @@ class Glm4(Decoder):
 
 
 class Glm4Moe(SigmoidMixture):
-    required = SigmoidMixture.required | {"partial_rotary_factor"}
     handled = SigmoidMixture.handled | {"use_qk_norm"}
     qkv_bias = None
+    partly_rotated = True
 
     @property
     def has_qk_norm(self) -> bool:

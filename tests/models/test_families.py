@@ -85,6 +85,7 @@ REFUSED = [
     (LLAMA_3_1_8B, {"attention_bias": True}, "attention_bias"),
     (LLAMA_3_1_8B, {"rope_scaling": {"rope_type": "llama3"}}, "lacks `factor`.*low_freq_factor None.*Megatron's is 1"),
     (LLAMA_3_1_8B, {"rope_scaling": {"rope_type": "dynamic"}}, r"'dynamic' is not supported \(only default, llama3\)"),
+    (GLM_4_9B, {"partial_rotary_factor": None}, "lacks `partial_rotary_factor`"),
     (GLM_4_5_AIR, {"norm_topk_prob": False}, "not normalised"),
     (GLM_4_5_AIR, {"n_group": 8, "topk_group": 2}, "rank a group of experts by its 4 best ones instead of 2"),
     (GLM_4_5_AIR, {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
@@ -123,3 +124,9 @@ def test_every_key_is_known(model, caplog):
 def test_what_would_be_ignored_is_refused(config, keys, complaint):
     with pytest.raises(ModelError, match=complaint):
         family_of(config | keys)
+
+
+def test_share_of_a_head_that_is_rotated_in_the_form_of_transformers_5():
+    config = {key: value for key, value in GLM_4_9B.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    family = family_of(config | {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}})
+    assert family.gpt_arguments(1)["rotary_percent"] == 0.5

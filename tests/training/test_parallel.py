@@ -43,7 +43,7 @@ LIKELIHOOD = ("--loss-type", "custom_loss", "--custom-loss-function-path", f"{HO
 BALANCED = ("--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01")
 FAMILIES = ("glm4 without biases", "deepseek_v3", "moonlight")  # the gradient of a key's bias is noise: Adam blows it up
 STEPS = 2
-DEADLINE = 280.0
+DEADLINE = 400.0
 
 
 @dataclass(frozen=True)
