@@ -27,20 +27,32 @@ class Architecture(dict[str, Any]):
     @property
     def parameters(self) -> tuple[int, int]:
         """How many parameters there are, and how many of them a token uses; norms and biases are left out."""
-        a = self
-        attention = self._attention_parameters
-        matrices = 3 if a.get("swiglu") else 2
-        dense = matrices * a["hidden_size"] * a.get("ffn_hidden_size", 0)
-        expert = matrices * a["hidden_size"] * a.get("moe_ffn_hidden_size", 0)
-        shared = matrices * a["hidden_size"] * a.get("moe_shared_expert_intermediate_size", 0)
-        embedding = a["vocab_size"] * a["hidden_size"]
-        total = used = embedding * (2 if a.get("untie_embeddings_and_output_weights") else 1)
-        for mixture in a["layers"]:
-            total += attention + (
-                a["num_experts"] * expert + shared + a["hidden_size"] * a["num_experts"] if mixture else dense
-            )
-            used += attention + (a["moe_router_topk"] * expert + shared if mixture else dense)
-        return total, used
+        embedding = self["vocab_size"] * self["hidden_size"]
+        embeddings = embedding * (2 if self.get("untie_embeddings_and_output_weights") else 1)
+        unused = sum(self["layers"]) * (self.get("num_experts", 0) - self.get("moe_router_topk", 0)) * self._expert
+        used = embeddings + self.matrix_parameters
+        return used + unused, used
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Those of all layers that a token is multiplied by."""
+        hidden, matrices = self["hidden_size"], 3 if self.get("swiglu") else 2
+        dense = matrices * hidden * self.get("ffn_hidden_size", 0)
+        shared = matrices * hidden * self.get("moe_shared_expert_intermediate_size", 0)
+        mixture = hidden * self.get("num_experts", 0) + self.get("moe_router_topk", 0) * self._expert + shared
+        return sum(self._attention_parameters + (mixture if is_mixture else dense) for is_mixture in self["layers"])
+
+    @property
+    def attention_width(self) -> int:
+        """Multiply-and-adds of one token that attends to another, in one layer: of its score and of its value."""
+        heads = self["num_attention_heads"]
+        if "kv_lora_rank" not in self:
+            return 2 * heads * self["kv_channels"]
+        return heads * (self["qk_head_dim"] + self["qk_pos_emb_head_dim"] + self["v_head_dim"])
+
+    @property
+    def _expert(self) -> int:
+        return (3 if self.get("swiglu") else 2) * self["hidden_size"] * self.get("moe_ffn_hidden_size", 0)
 
     @property
     def _attention_parameters(self) -> int:

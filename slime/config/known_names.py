@@ -17,7 +17,7 @@ NOT_YET = frozenset(
     buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier
     use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
-    disable-rollout-global-dataset multimodal-keys balance-by-flops log-probs-max-tokens-per-gpu
+    disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
     ref-ckpt-step lambd
     use-routing-replay use-rollout-routing-replay
     opd-teacher-ckpt-step

@@ -140,7 +140,8 @@ def _batches(c: Config, model: Architecture | None) -> Iterator[str]:
         pieces = f"packed into micro-batches of at most {tokens:,} tokens{product}"
     else:
         pieces = f"in {_n(-(-most // c.micro_batch_size), 'micro-batch', 'es')} of {_n(c.micro_batch_size, 'sample')}"
-    balance = ", balanced by tokens" if c.balance_data else ""
+    measure = "operations" if c.balance_by_flops else "tokens"
+    balance = f", balanced by {measure}" if c.balance_data or c.balance_by_flops else ""
     yield f"in each step {share} for each of {_n(ranks, 'data-parallel rank')}{balance}, {pieces}"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from slime import schedule
-from slime.config import Config
+from slime.config import Config, architecture
 from slime.config.hooks import load_hook
 from slime.data.batch import Batch, Step
 from slime.data.sample import Sample, SampleError, Status
@@ -73,11 +73,13 @@ def training_data(
 
 def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int) -> list[Batch]:
     """Divides the columns of `training_data` among ranks, steps and micro-batches, and lays them out as arrays."""
+    lengths = list(map(len, data["tokens"]))
     ranks = schedule.plan(
-        list(map(len, data["tokens"])),
+        lengths,
         dp_size=dp_size,
         num_steps=config.num_steps_per_rollout,
-        balance=config.balance_data,
+        balance=config.balance_data or config.balance_by_flops,
+        work=_flops(config, lengths, data["response_lengths"]) if config.balance_by_flops else None,
         micro_batch_multiple=_micro_batch_multiple(config),
         **_micro_batch_limit(config),
     )
@@ -128,6 +130,11 @@ def _loss_mask(sample: Sample) -> list[int]:
     if sample.remove_sample:
         return [0] * sample.response_length
     return [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+
+
+def _flops(config: Config, lengths: Sequence[int], response_lengths: Sequence[int]) -> list[int]:
+    model = architecture.read(config.hf_checkpoint)
+    return schedule.forward_flops(model, np.asarray(lengths), np.asarray(response_lengths)).tolist()
 
 
 def _micro_batch_limit(config: Config) -> dict[str, int]:

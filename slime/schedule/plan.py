@@ -35,6 +35,7 @@ def plan(
     micro_batch_size: int | None = None,
     max_tokens: int | None = None,
     balance: bool = False,
+    work: Sequence[int] | None = None,
     micro_batch_multiple: int = 1,
 ) -> list[RankPlan]:
     """Plans the training on samples of the given lengths (tokens, prompt and response). One RankPlan a rank.
@@ -48,8 +49,9 @@ def plan(
     context-parallel group: tokens a GPU times its size); a sample longer than that is alone. Their number in a step is
     a multiple of `micro_batch_multiple` (virtual pipelines need one of the pipeline's size).
 
-    Ranks get samples in turn, or, with `balance`, so that their tokens are about equal; with a fixed micro-batch size
-    also their counts, since there the number of samples sets the number of micro-batches.
+    Ranks get samples in turn, or, with `balance`, so that their `work` (of each sample; its tokens, unless given) is about
+    equal; with a fixed micro-batch size also their counts, since there the number of samples sets the number of
+    micro-batches.
     """
     if (micro_batch_size is None) == (max_tokens is None):
         raise ValueError("plan() takes either micro_batch_size or max_tokens")
@@ -66,12 +68,15 @@ def plan(
     if lengths and min(lengths) < 1:
         raise ValueError(f"plan(): sample {lengths.index(min(lengths))} has {min(lengths)} tokens")
 
+    work = lengths if work is None else [int(amount) for amount in work]
+    if len(work) != len(lengths):
+        raise ValueError(f"plan(): work of {len(work)} samples, lengths of {len(lengths)}")
     num_steps = min(num_steps, len(lengths))
     steps = by_count(range(len(lengths)), num_steps) if num_steps else []
     plans = [RankPlan(steps=[]) for _ in range(dp_size)]
     for step in steps:
         if balance:
-            weights = [lengths[sample] for sample in step]
+            weights = [work[sample] for sample in step]
             parts = largest_differencing(weights, dp_size, equal_counts=max_tokens is None)
         else:
             parts = round_robin(len(step), dp_size)

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slime.config import Config, checkpoint_dir
+from slime.config import Config, architecture, checkpoint_dir
 from slime.data.batch import Batch
 from slime.models import export_hf, family_of, read_hf_config, save_hf
+from slime.schedule import forward_flops
 from slime.training import optimizer_state
 from slime.training.advantages import Advantages
 from slime.training.build import build
 from slime.training.checkpoint import Checkpoints
 from slime.training.determinism import make_deterministic
-from slime.training.flops import forward_flops
 from slime.training.forward import Scoring
 from slime.training.losses import LOSSES, MAXIMA
 from slime.training.packing import MicroBatch, Packer
@@ -59,6 +59,7 @@ class Trainer:
             make_deterministic()
         frozen = frozen_models(config)
         family = family_of(read_hf_config(config.hf_checkpoint))
+        self.architecture = architecture.read(config.hf_checkpoint)
         self.parallel = start(config, rank, world_size, master_addr, master_port)
         try:
             checkpoint = checkpoint_dir.to_load(config)
@@ -221,10 +222,8 @@ class Trainer:
             }
         for name, values_N in of_samples.items():
             report.add("rollout", name, float(np.sum(values_N)) if counts_samples else 0.0)
-        flops = forward_flops(
-            self.model.config, self.scoring.vocab_size, batch.total_lengths_N, batch.response_lengths_N
-        )
-        report.add("flops", "forward", flops if counts_samples else 0.0)
+        flops_N = forward_flops(self.architecture, batch.total_lengths_N, batch.response_lengths_N)
+        report.add("flops", "forward", float(flops_N.sum()) if counts_samples else 0.0)
         for name in self._token_metrics(batch):
             value: torch.Tensor | float = 0.0
             if self.parallel.counts_tokens:

@@ -90,7 +90,7 @@ def test_the_model_is_described_by_its_config_json(moe):
     config = load([*BASE, "--colocate", "--rollout-max-response-len", "50000"])
     text = " ".join(describe(config, architecture.read(moe)).split())
     assert "qwen3_moe: 48 layers, hidden 2048, 32 heads (4 key-value), 128 experts of which a token visits 8" in text
-    assert "30.5 B parameters, 3.34 B of them at work for each token" in text
+    assert "30.5 B parameters, 3.35 B of them at work for each token" in text
     assert "The model was made for at most 40,960 tokens" in text
 
 

@@ -188,6 +188,14 @@ def test_custom_conversion_that_does_not_fit(make_config: Callable[..., Config],
         convert(config, [finished(0, [3, 4]), finished(1, [5])])
 
 
+@pytest.mark.parametrize(("option", "counts"), [("--balance-data", [5, 8]), ("--balance-by-flops", [3, 10])])
+def test_balance_by_operations_gives_the_long_sample_less_company(make_config, option: str, counts: list[int]) -> None:
+    # By tokens, 2000 + 4 x 500 against 8 x 500. The tiny model's attention makes 2000 tokens as much work as 9 x 500.
+    samples = [finished(0, [9] * 1999), *(finished(i, [9] * 499) for i in range(1, 13))]
+    config = make_config(option, "--use-dynamic-batch-size", max_tokens_per_gpu=8192, num_steps_per_rollout=1)
+    assert sorted(map(len, convert(config, samples, 2))) == counts
+
+
 responses = st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=9), min_size=1, max_size=30)
 
 

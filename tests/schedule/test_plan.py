@@ -75,6 +75,13 @@ def test_balance_by_tokens():
     assert [sum(lengths[s] for s in rank.samples) for rank in balanced] == [120, 120]
 
 
+def test_balance_by_other_work_than_tokens():
+    # By tokens 100 stands against 50 and 50; by the squares it weighs as much as two more such pairs.
+    lengths, squares = [100, 50, 50, 50, 50], [4, 1, 1, 1, 1]
+    ranks = plan(lengths, dp_size=2, max_tokens=1000, balance=True, work=squares)
+    assert sorted(rank.samples for rank in ranks) == [[0], [1, 2, 3, 4]]
+
+
 def test_balance_keeps_counts_equal_with_a_fixed_micro_batch_size():
     # By tokens alone the long sample would stand against all others, and its rank would wait for six micro-batches.
     lengths = [600, 100, 100, 100, 100, 100, 100, 100]
@@ -114,6 +121,7 @@ def test_numpy_lengths_give_plain_integers():
         ({}, "either micro_batch_size or max_tokens"),
         ({"micro_batch_size": 1, "max_tokens": 9}, "either micro_batch_size or max_tokens"),
         ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": 9, "work": [1]}, "work of 1 samples, lengths of 2"),
     ],
 )
 def test_contradictory_arguments(arguments, message):

@@ -58,3 +58,8 @@ class Batches(Section):
     balance_data: bool = option(
         False, "Divide samples among data-parallel ranks by tokens, so that none waits for another."
     )
+    balance_by_flops: bool = option(
+        False,
+        "Divide them by floating-point operations instead, to which long samples add more than their tokens say; implies"
+        " --balance-data.",
+    )
