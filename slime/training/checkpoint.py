@@ -34,10 +34,12 @@ from slime.config import Config, checkpoint_dir
 from slime.training import optimizer_state
 from slime.training.build import Model
 from slime.training.random_state import random_states, set_random_states
-from slime.training.saved import STATE, Progress, Saved, layout_of, metadata, sharded_weights
+from slime.training.saved import STATE, Progress, Saved, layout_of, metadata, named, sharded_weights
 
 # Megatron would start a process for this queue, for writers that are processes. Ours are threads of this one.
 filesystem_async._results_queue = queue.Queue()
+
+REFERENCE = "ref."  # before names of the reference's tensors
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Checkpoints:
 
     def __init__(self, config: Config, model: Model) -> None:
         self.config, self.model = config, model
+        self.has_reference = config.ref_update_interval is not None and "ref" in model.frozen
         self.pending: _Save | None = None
 
     # Saving.
@@ -72,7 +75,12 @@ class Checkpoints:
                 shutil.rmtree(left)  # of saves that were killed
             partial.mkdir(parents=True)
         dist.barrier()
-        tensors = self._tensors(with_optimizer=not self.config.no_save_optim, with_random=True, is_loading=False)
+        tensors = self._tensors(
+            with_optimizer=not self.config.no_save_optim,
+            with_random=True,
+            with_reference=self.has_reference,
+            is_loading=False,
+        )
         if in_background and not self.model.parallel.device.is_cuda:
             _copy(tensors)  # on a GPU, bringing them to the host copies them
         request = dist_checkpointing.save(
@@ -145,12 +153,20 @@ class Checkpoints:
         with_optimizer = saved.takes_optimizer(self.config)
         same_ranks = saved.layout == layout_of(self.model.config)
         with_random = same_ranks and not (weights_only or self.config.no_load_rng)
-        tensors = self._tensors(with_optimizer=with_optimizer, with_random=with_random, is_loading=True)
+        with_reference = self.has_reference and saved.has_reference and not weights_only
+        tensors = self._tensors(
+            with_optimizer=with_optimizer, with_random=with_random, with_reference=with_reference, is_loading=True
+        )
         loaded = dist_checkpointing.load(tensors, str(saved.path)) if tensors else {}
         if with_optimizer:
             self.model.optimizer.load_state_dict(loaded["optimizer"])
             optimizer_state.separate_steps(self.model.optimizer)
             self.model.schedule.step(saved.progress.num_steps)
+        if with_reference:
+            with self.model.frozen["ref"].in_place(self.model.chunks):
+                for name, chunk in named(self.model.chunks):
+                    of_chunk = loaded[REFERENCE + name].items()
+                    chunk.load_state_dict({key.removeprefix(REFERENCE): tensor for key, tensor in of_chunk})
         if with_random:
             set_random_states({name: tensor[0] for name, tensor in loaded["random"].items()})
         return Progress() if weights_only else saved.progress
@@ -161,11 +177,14 @@ class Checkpoints:
         return {
             "progress": asdict(progress),
             "has_optimizer": not self.config.no_save_optim,
+            "has_reference": self.has_reference,
             "layers": self.model.config.transformer_impl,
             "layout": layout_of(self.model.config),
         }
 
-    def _tensors(self, *, with_optimizer: bool, with_random: bool, is_loading: bool) -> dict[str, Any]:
+    def _tensors(
+        self, *, with_optimizer: bool, with_random: bool, with_reference: bool, is_loading: bool
+    ) -> dict[str, Any]:
         """Megatron's sharded state: descriptions of this rank's parts of the global tensors. Weights are left out of loading."""
         weights = sharded_weights(self.model.chunks)
         tensors: dict[str, Any] = {} if is_loading else dict(weights)
@@ -175,6 +194,13 @@ class Checkpoints:
             tensors["optimizer"] = self.model.optimizer.sharded_state_dict(
                 of_model, is_loading=is_loading, metadata=metadata()
             )
+        if with_reference:
+            with self.model.frozen["ref"].in_place(self.model.chunks):
+                reference = sharded_weights(self.model.chunks, REFERENCE)
+                for part in nested_values(reference):
+                    if isinstance(part, ShardedBase) and isinstance(part.data, torch.Tensor):
+                        part.data = part.data.detach()  # the parameter itself is the policy's again afterwards
+            tensors |= reference
         if with_random:
             place = (0, dist.get_rank(), dist.get_world_size())
             tensors["random"] = {

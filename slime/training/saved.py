@@ -43,6 +43,7 @@ class Saved:
     path: Path
     progress: Progress | None = None
     has_optimizer: bool = False
+    has_reference: bool = False  # one that follows the policy, and so is no longer that of --ref-load
     layers: str | None = None  # --transformer-impl, on which names of tensors depend
     layout: dict[str, int] | None = None
 
@@ -122,5 +123,6 @@ def metadata() -> dict[str, Any]:
     }
 
 
-def sharded_weights(chunks: Sequence[nn.Module]) -> dict[str, Any]:
-    return {name: chunk.sharded_state_dict(metadata=metadata()) for name, chunk in named(chunks)}
+def sharded_weights(chunks: Sequence[nn.Module], prefix: str = "") -> dict[str, Any]:
+    """Of each chunk by `prefix` and its name; the names of tensors begin with it as well."""
+    return {prefix + name: chunk.sharded_state_dict(prefix=prefix, metadata=metadata()) for name, chunk in named(chunks)}

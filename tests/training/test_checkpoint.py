@@ -50,6 +50,8 @@ def moe(directory):
 
 # Six rollouts are three and, resumed, three.
 
+KL = ["--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3"]
+FOLLOWS = "a reference that follows"
 ALONE = {
     "float32": DECAY,
     "bfloat16": [*DECAY, "--bf16"],
@@ -82,6 +84,7 @@ def alone(model, moe, directory, together):
     _, resharded, experts = together
     small, nowhere = str(directory / "small"), str(directory / "nowhere")
     deep = str(write_checkpoint(directory / "deep", num_layers=4))
+    following = {FOLLOWS: ["--bf16", *KL, "--ref-update-interval", "2", "--ref-load", model]}
     loads = {
         "deeper": (deep, ["--load", small]),
         "without optimizer": (model, ["--load", small]),
@@ -95,7 +98,7 @@ def alone(model, moe, directory, together):
         "experts' weights": (moe, ["--load", experts, "--no-load-optim"]),
     }
     calls = {
-        "six": (six_against_three_and_three, model, str(directory / "six-alone"), ALONE),
+        "six": (six_against_three_and_three, model, str(directory / "six-alone"), ALONE | following),
         "loaded": (load_at, model, resharded, {"one rank": []}),
         "twice": (twice, model, str(directory / "twice-alone"), ["--bf16", "--deterministic-mode"]),
         "kept": (kept, model, str(directory / "kept")),
@@ -105,7 +108,7 @@ def alone(model, moe, directory, together):
     return run_ranks(several, 1, calls, deadline=DEADLINE)[0]
 
 
-@pytest.mark.parametrize("case", ALONE)
+@pytest.mark.parametrize("case", [*ALONE, FOLLOWS])
 def test_resumed_run_is_the_same_to_the_last_bit(case, alone):
     assert_same(*alone["six"][case])
 
