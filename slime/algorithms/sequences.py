@@ -23,6 +23,6 @@ def off_policy_mask(mean_log_ratio_R: Tensor, mean_advantages_R: Tensor, delta: 
     """OPSM, arXiv:2512.02556, equation 9: 0 for samples that went badly and have become unlikely, else 1; float32 [R].
 
     A sample is left out when its mean advantage is negative and the mean of log old - log new exceeds `delta`. With
-    advantages of mixed signs in a sample it is their mean that counts, so that a sample is left out whole or not at all.
+    advantages of mixed signs in a sample their mean counts, so that a sample is left out whole or not at all.
     """
     return 1.0 - ((mean_advantages_R < 0) & (-mean_log_ratio_R > delta)).float()

@@ -114,9 +114,10 @@ def _old_actor_is_older(c: Config) -> Iterator[Problem]:
         yield Problem("--keep-old-actor", "samples are of the current weights anyway", "add --async-depth 1")
     elif c.keep_old_actor and c.use_rollout_logprobs:
         yield Problem(
-            "--keep-old-actor, --use-rollout-logprobs", "exclude each other: both say what the old log-probs are",
+            "--keep-old-actor, --use-rollout-logprobs",
+            "exclude each other: both say what the old log-probs are",
             "leave one of them out",
-        )  # fmt: skip
+        )
 
 
 @reads("tis_clip", "tis_clip_low", "mis_clip", "mis_clip_low")
@@ -124,7 +125,8 @@ def _ranges_are_not_empty(c: Config) -> Iterator[Problem]:
     for kind in ("tis", "mis"):
         low, high = getattr(c, f"{kind}_clip_low"), getattr(c, f"{kind}_clip")
         if low >= high:
-            yield Problem(f"--{kind}-clip-low", f"{low} is not below --{kind}-clip {high}", "weights are cut to between")
+            what = f"{low} is not below --{kind}-clip {high}"
+            yield Problem(f"--{kind}-clip-low", what, "weights are cut to what is between")
 
 
 @reads("use_opd", "opd_type", "opd_teacher_load")

@@ -58,7 +58,7 @@ class Advantages:
                 batch.advantages_R = whiten(batch.advantages_R, everyone)
 
     def _estimate(self, batch: MicroBatch) -> Tensor:
-        """The reward of a token's sample less the KL penalty at the token; with REINFORCE++, what follows it as well."""
+        """The reward of a token's sample less the KL penalty at the token; with REINFORCE++, of what follows as well."""
         samples = batch.samples
         penalty_R = torch.zeros_like(batch.mask_R)
         if self.config.kl_coef:
@@ -95,5 +95,5 @@ class Advantages:
             of_samples = iter(data[name])
             for batch in batches:
                 mine = [torch.as_tensor(next(of_samples)) for _ in range(len(batch.samples))]
-                values_S = torch.cat([values.to(batch.mask_R) for values in mine]) if mine else batch.mask_R.new_zeros(0)
+                values_S = torch.cat([values.to(batch.mask_R) for values in mine]) if mine else batch.samples.mask_S
                 setattr(batch, f"{name}_R", batch.samples.here(values_S))

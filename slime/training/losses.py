@@ -187,9 +187,9 @@ class PolicyLoss(Loss):
                 ratio_R, advantages_R, **self.range, dual_clip=self.config.eps_clip_c
             )
         if self.config.use_opsm:
-            keep_R = off_policy_mask(
-                samples.mean(log_ratio_R, batch.mask_R), samples.mean(advantages_R, batch.mask_R), self.config.opsm_delta
-            )
+            mean_log_ratio_R = samples.mean(log_ratio_R, batch.mask_R)
+            mean_advantages_R = samples.mean(advantages_R, batch.mask_R)
+            keep_R = off_policy_mask(mean_log_ratio_R, mean_advantages_R, self.config.opsm_delta)
             pg_R = pg_R * keep_R
             figures["opsm_clipfrac"] = 1 - keep_R
         if self.correction is not None:

@@ -29,8 +29,8 @@ def frozen_models(config: Config) -> dict[str, str]:
 class FixedScores:
     """Fills `log_probs_R`, `ref_log_probs_R` and `teacher_log_probs_R` of micro-batches, as far as they are needed.
 
-    The policy of before is that of the weights as they are now or, with --keep-old-actor, as they were at the last call:
-    when generation is one rollout ahead, those are the weights that sampled.
+    The policy of before is that of the weights as they are now or, with --keep-old-actor, as they were at the last
+    call: when generation is one rollout ahead, those are the weights that sampled.
     """
 
     def __init__(self, config: Config, model: Model, scoring: Scoring) -> None:

@@ -12,9 +12,8 @@ def weighed_likelihood(args: Any, batch: dict, logits: Tensor, sum_of_sample_mea
     """--custom-loss-function-path: negative log-likelihood, each sample weighed by its train_metadata (case 29)."""
     targets = torch.cat([t[len(t) - n :] for t, n in zip(batch["tokens"], batch["response_lengths"], strict=True)])
     log_probs = logits.float().log_softmax(-1).gather(-1, targets[:, None])[:, 0]
-    weights = torch.cat(
-        [torch.full_like(mask, m["weight"]) for mask, m in zip(batch["loss_masks"], batch["train_metadata"], strict=True)]
-    )
+    of_samples = zip(batch["loss_masks"], batch["train_metadata"], strict=True)
+    weights = torch.cat([torch.full_like(mask, metadata["weight"]) for mask, metadata in of_samples])
     loss = sum_of_sample_mean(-log_probs * weights)
     gap = (log_probs - torch.cat(batch["current_log_probs"])).abs()
     return loss, {"weighed": loss, "gap": sum_of_sample_mean(gap), "num_columns": torch.tensor(float(len(batch)))}

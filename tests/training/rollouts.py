@@ -102,6 +102,7 @@ def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True) 
     def joined(lists, dtype):
         return np.array([x for one in lists for x in one], dtype=dtype)
 
+    has_teacher = bool(samples) and samples[0].teacher is not None
     return Batch(
         tokens_T=joined((s.tokens for s in samples), np.int32),
         total_lengths_N=np.array([len(s.tokens) for s in samples], dtype=np.int32),
@@ -114,6 +115,6 @@ def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True) 
         truncated_N=np.array([s.truncated for s in samples], dtype=bool),
         steps=steps,
         rollout_log_probs_R=joined((s.log_probs for s in samples), np.float32) if log_probs else None,
-        teacher_log_probs_R=joined((s.teacher for s in samples), np.float32) if samples and samples[0].teacher else None,
+        teacher_log_probs_R=joined((s.teacher for s in samples), np.float32) if has_teacher else None,
         train_metadata=[s.train_metadata for s in samples] if samples and samples[0].train_metadata else None,
     )

@@ -171,7 +171,8 @@ def test_opsm_leaves_out_whole_samples(results, scored):
     losses = [clipped(r.exp(), s.sample.reward) * k for r, s, k in zip(log_ratios(scored), scored, keep, strict=True)]
     step = first_step(results, "opsm")
     assert step["train/pg_loss"] == close(mean_of_sample_means(scored, losses))
-    share = mean_of_sample_means(scored, [torch.full((s.sample.response,), 1 - k) for s, k in zip(scored, keep, strict=True)])
+    left_out = [torch.full((s.sample.response,), 1 - k) for s, k in zip(scored, keep, strict=True)]
+    share = mean_of_sample_means(scored, left_out)
     assert 0 < step["train/opsm_clipfrac"] == close(share)
 
 
@@ -328,7 +329,9 @@ def test_the_reference_becomes_the_policy(results):
 
 def test_the_old_actor_is_the_policy_of_one_update_ago(results):
     """The first two rollouts are of the initial weights, the third of those after the first update."""
-    kept, plain = ([rollout.rollout["rollout/log_probs"] for rollout in results[n]] for n in ("old actor", "no old actor"))
+    kept, plain = (
+        [rollout.rollout["rollout/log_probs"] for rollout in results[case]] for case in ("old actor", "no old actor")
+    )
     assert kept[0] == kept[1] == plain[0]
     assert kept[2] == close(plain[1]) and abs(plain[1] - plain[0]) > 1e-3
     assert abs(results["old actor"][1].steps[0]["train/ppo_kl"]) > 1e-3

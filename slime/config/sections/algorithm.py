@@ -27,8 +27,8 @@ class Algorithm(Section):
     ] = option(
         "grpo",
         "grpo: reward against the mean of the group (arXiv:2402.03300). gspo: the same, with the probability ratio of"
-        " the whole sample (2507.18071). cispo: the same, with the clipped ratio as a weight (2506.13585). rloo: against"
-        " the mean of the others (2402.14740). reinforce_plus_plus: discounted return of each token (2501.03262);"
+        " the whole sample (2507.18071). cispo: the same, with the clipped ratio as a weight (2506.13585). rloo:"
+        " against the mean of the others (2402.14740). reinforce_plus_plus: discounted return of each token (2501.03262);"
         " ..._baseline: reward less the mean of the group.",
     )
     gamma: Fraction = option(1.0, "Discount of a reward for each token before it; for reinforce_plus_plus.")
@@ -89,8 +89,8 @@ class OffPolicy(Section):
     )
     keep_old_actor: bool = option(
         False,
-        "With --async-depth 1, keep the weights that sampled a rollout, one update old when it is trained on, to compute"
-        " its log-probs by them. Costs a copy of the weights.",
+        "With --async-depth 1, keep the weights that sampled a rollout, one update old when it is trained on, to"
+        " compute its log-probs by them. Costs a copy of the weights.",
     )
     get_mismatch_metrics: bool = option(
         False, "Compute the trainer's log-probs and the figures of TIS, or of what replaces it, without correcting."
