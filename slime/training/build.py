@@ -59,8 +59,7 @@ def build(
         slime.models.CheckpointError, ModelError: weights or a model that can't be read.
     """
     transformer = transformer_config(config, parallel, family)
-    bare = [_chunk(config, transformer, family, parallel, stage) for stage in _virtual_stages(transformer)]
-    models = [_in_bf16(transformer, chunk) for chunk in bare] if config.bf16 else bare
+    bare, models = bare_models(config, transformer, family, parallel)
     shard = Shard(family, bare)
     copies = {}
     for name, directory in frozen.items():
@@ -91,6 +90,14 @@ def build(
     optimizer = get_megatron_optimizer(_optimizer_config(config, parallel), chunks, use_gloo_process_groups=False)
     transformer.grad_scale_func = optimizer.scale_loss
     return Model(parallel, transformer, chunks, shard, optimizer, _schedule(config, optimizer), copies)
+
+
+def bare_models(
+    config: Config, transformer: TransformerConfig, family: Family, parallel: Parallel
+) -> tuple[list[GPTModel], list[nn.Module]]:
+    """This rank's chunks, one a virtual stage, and the same as training wraps them, which with --bf16 has cast them."""
+    bare = [_chunk(config, transformer, family, parallel, stage) for stage in _virtual_stages(transformer)]
+    return bare, [_in_bf16(transformer, chunk) for chunk in bare] if config.bf16 else bare
 
 
 def transformer_config(config: Config, parallel: Parallel, family: Family) -> TransformerConfig:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import shutil
 import threading
 from dataclasses import asdict, dataclass
@@ -26,7 +25,6 @@ from megatron.core import dist_checkpointing
 from megatron.core import parallel_state as mpu
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedBase, ShardedTensor
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
@@ -35,9 +33,6 @@ from slime.training import optimizer_state
 from slime.training.build import Model
 from slime.training.random_state import random_states, set_random_states
 from slime.training.saved import STATE, Progress, Saved, layout_of, metadata, named, sharded_weights
-
-# Megatron would start a process for this queue, for writers that are processes. Ours are threads of this one.
-filesystem_async._results_queue = queue.Queue()
 
 REFERENCE = "ref."  # before names of the reference's tensors
 

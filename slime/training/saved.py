@@ -6,6 +6,7 @@ Weights are loaded before there is an optimizer, so that its master weights are 
 from __future__ import annotations
 
 import json
+import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core import parallel_state as mpu
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
@@ -25,6 +27,9 @@ NOT_OF_THE_WEIGHTS = frozenset(
     "architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype".split()
 )
 """Keys of config.json in which two models may differ whose weights mean the same."""
+
+# Megatron would start a process for this queue, for writers that are processes. Ours are threads of this one.
+filesystem_async._results_queue = queue.Queue()
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ def alone(model, moe, directory, together):
         "twice": (twice, model, str(directory / "twice-alone"), ["--bf16", "--deterministic-mode"]),
         "kept": (kept, model, str(directory / "kept")),
         "small": (save_at, model, small, ["--no-save-optim"]),
+        "bfloat16": (save_at, model, str(directory / "bfloat16"), ["--bf16"]),
+        "offloaded": (load_at, model, str(directory / "bfloat16"), {"CPU Adam": ["--bf16", "--optimizer-cpu-offload"]}),
         "refused": (refusals_to_load, loads),
     }
     return run_ranks(several, 1, calls, deadline=DEADLINE)[0]
@@ -128,6 +130,10 @@ def assert_same(differences, whole, resumed):
 def test_the_optimizer_on_the_cpu_does_what_that_on_the_device_does(case, alone):
     _, steps, _ = alone["six"][case]
     assert steps == alone["six"]["bfloat16"][1]
+
+
+def test_the_optimizer_on_the_cpu_goes_on_from_that_on_the_device(alone):
+    assert alone["offloaded"]["CPU Adam"] == alone["bfloat16"]
 
 
 @pytest.mark.parametrize("layout", ["PP2", "DP2", "one rank"])

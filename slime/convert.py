@@ -1,0 +1,114 @@
+"""`python -m slime.convert hf-to-torch-dist|torch-dist-to-hf --input DIR --output DIR`: weights between Hugging Face and Megatron.
+
+Several processes share the layers. The output is whole or not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import multiprocessing.connection
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from slime.config import checkpoint_dir
+from slime.observe import Console
+
+
+class Refused(Exception):
+    """A conversion that does not begin; the message says why."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m slime.convert", description=__doc__, allow_abbrev=False)
+    parser.add_argument("direction", choices=("hf-to-torch-dist", "torch-dist-to-hf"))
+    parser.add_argument("--input", required=True, metavar="DIR", help="the model, or the directory of checkpoints")
+    parser.add_argument("--output", required=True, metavar="DIR", help="a new directory")
+    parser.add_argument(
+        "--hf-config", metavar="DIR", help="config.json and tokenizer of the model; from torch_dist it is needed"
+    )
+    parser.add_argument("--ckpt-step", type=int, metavar="N", help="the rollout whose checkpoint is taken [the latest]")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), metavar="N", help="processes at most [one a core]")
+    args = parser.parse_args()
+    console = Console()
+    try:
+        target, arguments, count = plan(args)
+        with console.phase(f"converting {args.input} to {args.output} in {count} process{'es' * (count != 1)}"):
+            run(target, count, arguments)
+    except (Refused, ValueError, OSError) as error:
+        print(f"slime.convert: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        console.close()
+    return 0
+
+
+def plan(args: argparse.Namespace) -> tuple[str, tuple[str, ...], int]:
+    """What each process calls, with what, and how many there are. Raises Refused, or ValueError, for what can't be done."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # weights only pass through; inherited by the processes
+    from slime.models import family_of, read_hf_config
+    from slime.training.conversion import stages
+    from slime.training.saved import differences
+
+    output = Path(args.output)
+    if output.exists() and any(output.iterdir()):
+        raise Refused(f"{output} is not empty: name a new directory")
+    if args.workers < 1:
+        raise Refused(f"--workers {args.workers} leaves nobody to do it")
+    if args.direction == "hf-to-torch-dist":
+        of_weights, described_by = Path(args.input), args.input
+        target, arguments = "hf_to_torch_dist", (args.input, args.output)
+        others = args.hf_config
+    else:
+        if args.hf_config is None:
+            raise Refused("--hf-config is missing: a directory with the model's config.json and tokenizer")
+        of_weights = checkpoint_dir.find(args.input, args.ckpt_step)
+        if of_weights is None:
+            raise Refused(f"{args.input} has no checkpoint")
+        target, arguments = "torch_dist_to_hf", (str(of_weights), args.hf_config, args.output)
+        described_by = others = args.hf_config
+    if others and (of_weights / "config.json").is_file():
+        if wrong := differences(read_hf_config(of_weights), read_hf_config(others)):
+            raise Refused(f"{of_weights} and {others} are of different models:\n  " + "\n  ".join(wrong))
+    return target, arguments, stages(family_of(read_hf_config(described_by)), args.workers)
+
+
+def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
+    """Raises Refused when one of the processes fails; the others are ended then, for they would wait for it."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_rank, args=(target, rank, count, port, arguments)) for rank in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        running = list(processes)
+        while running:
+            multiprocessing.connection.wait([process.sentinel for process in running])
+            for process in [process for process in running if process.exitcode is not None]:
+                running.remove(process)
+                if process.exitcode:
+                    raise Refused(f"process {processes.index(process)} of {count} failed; what it said is above")
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _rank(target: str, rank: int, count: int, port: int, arguments: tuple[Any, ...]) -> None:
+    from slime.training import conversion
+
+    try:
+        getattr(conversion, target)(rank, count, port, *arguments)
+    except Exception as error:
+        print(f"slime.convert: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

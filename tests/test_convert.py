@@ -1,0 +1,78 @@
+"""python -m slime.convert: there and back is the same to the last bit, and another model's config.json is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slime.tiny import write_checkpoint
+from tests.distributed import run_ranks
+from tests.training.ranks import trainer
+
+ROOT = Path(__file__).parents[1]
+
+
+def convert(direction: str, source: Path, output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slime.convert", direction, "--input", str(source), "--output", str(output), *options],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("convert") / "model")
+
+
+@pytest.fixture(scope="module")
+def converted(model):
+    output = model.with_name("torch_dist")
+    done = convert("hf-to-torch-dist", model, output, "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+def weights(directory: str, options: list[str]) -> dict[str, float]:
+    """What a run starts with, each tensor's sum of squares."""
+    with trainer(directory, *options) as made:
+        assert made.loaded.rollout_id == -1
+        return {name: float(t.double().square().sum()) for bucket in made.weights(50_000) for name, t in bucket}
+
+
+def test_there_and_back_is_the_same_to_the_last_bit(model, converted):
+    assert len(list((converted / "release").glob("*.distcp"))) == 2  # each process wrote its layers
+    back = model.with_name("back")
+    done = convert("torch-dist-to-hf", converted, back, "--hf-config", str(model), "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert (back / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert {path.name for path in back.iterdir()} == {path.name for path in model.iterdir()}
+
+
+def test_a_run_starts_from_it_as_from_the_model(model, converted):
+    other = str(write_checkpoint(model.with_name("other"), seed=1))
+    loaded = run_ranks(weights, 1, other, ["--load", str(converted)])
+    assert loaded == run_ranks(weights, 1, str(model), [])
+
+
+def test_what_can_not_be_is_refused_before_it_begins(model, converted, tmp_path):
+    wrong = tmp_path / "wrong"
+    shutil.copytree(model, wrong)
+    config = json.loads((wrong / "config.json").read_text())
+    (wrong / "config.json").write_text(json.dumps(config | {"rope_theta": 5.0, "num_attention_heads": 2}))
+    done = convert("torch-dist-to-hf", converted, tmp_path / "out", "--hf-config", str(wrong))
+    assert done.returncode == 1
+    assert "num_attention_heads in its config.json is 4, this model's is 2" in done.stderr
+    assert "rope_theta in its config.json" in done.stderr
+    assert not (tmp_path / "out").exists()
+    done = convert("hf-to-torch-dist", model, converted)
+    assert done.returncode == 1 and "is not empty: name a new directory" in done.stderr
