@@ -1,4 +1,5 @@
-"""`python -m slime.convert hf-to-torch-dist|torch-dist-to-hf --input DIR --output DIR`: weights between Hugging Face and Megatron.
+"""`python -m slime.convert hf-to-torch-dist|torch-dist-to-hf --input DIR --output DIR`: weights between Hugging Face
+and Megatron.
 
 Several processes share the layers. The output is whole or not there.
 """
@@ -31,7 +32,9 @@ def main() -> int:
         "--hf-config", metavar="DIR", help="config.json and tokenizer of the model; from torch_dist it is needed"
     )
     parser.add_argument("--ckpt-step", type=int, metavar="N", help="the rollout whose checkpoint is taken [the latest]")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), metavar="N", help="processes at most [one a core]")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count(), metavar="N", help="processes at most [one a core]"
+    )
     args = parser.parse_args()
     console = Console()
     try:
@@ -49,7 +52,8 @@ def main() -> int:
 
 
 def plan(args: argparse.Namespace) -> tuple[str, tuple[str, ...], int]:
-    """What each process calls, with what, and how many there are. Raises Refused, or ValueError, for what can't be done."""
+    """What each process calls, with what, and how many there are. Raises Refused, or ValueError, for what can't be
+    done."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # weights only pass through; inherited by the processes
     from slime.models import family_of, read_hf_config
     from slime.training.conversion import stages

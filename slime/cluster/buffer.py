@@ -60,8 +60,8 @@ class Buffer:
     def save(self, rollout_id: int) -> None:
         ray.get(self.actor.save.remote(rollout_id), timeout=ANSWER_S)
 
-    def load(self, rollout_id: int) -> None:
-        ray.get(self.actor.load.remote(rollout_id), timeout=ANSWER_S)
+    def load(self, rollout_id: int) -> ray.ObjectRef:
+        return self.actor.load.remote(rollout_id)
 
     def __len__(self) -> int:
         return ray.get(self.actor.length.remote(), timeout=ANSWER_S)

@@ -85,7 +85,7 @@ class Job:
             loaded, version = started[0]
             self.first_rollout = loaded + 1 if config.start_rollout_id is None else config.start_rollout_id
             if self.first_rollout:
-                buffer.load(self.first_rollout - 1)
+                self.wait(buffer.load(self.first_rollout - 1), "the data buffer to find its position", START_S)
             if len(self.engines):
                 self.watched.append(self.rollouts.watch())
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)

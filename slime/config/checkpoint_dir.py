@@ -1,8 +1,9 @@
-"""Where the checkpoints of a run lie, laid out as users of Megatron know it. Names and looking only: slime.training writes.
+"""Where the checkpoints of a run lie, laid out as users of Megatron know it. Names and looking only: slime.training
+writes.
 
     DIR/latest_checkpointed_iteration.txt   "3", or "release" for weights alone
-    DIR/iter_0000003/                       Megatron's torch_dist format, and state.json: what was trained up to rollout 3
-    DIR/rollout/3.json                      the position in the data, and the buffer, after rollout 3 was generated
+    DIR/iter_0000003/                       Megatron's torch_dist format, and state.json: what was trained up to rollout
+    3 DIR/rollout/3.json                      the position in the data, and the buffer, after rollout 3 was generated
 
 Invariant: a checkpoint's directory has its name only once it is whole. So whatever has the name can be loaded.
 """
@@ -36,7 +37,8 @@ def rollouts(directory: Path) -> list[int]:
 
 
 def find(directory: str | Path, step: int | None = None) -> Path | None:
-    """The checkpoint of rollout `step`, else that which the marker names, else the newest. None where there is none at all.
+    """The checkpoint of rollout `step`, else that which the marker names, else the newest. None where there is none at
+    all.
 
     Raises NoCheckpoint when there is no checkpoint of `step`.
     """

@@ -62,7 +62,9 @@ def _to_load(config: Config) -> Iterator[Problem]:
     try:
         checkpoint_dir.to_load(config)
     except checkpoint_dir.NoCheckpoint as error:
-        fix = "name one of these" if config.ckpt_step is not None else "--allow-fresh-start to start from --hf-checkpoint"
+        fix = "--allow-fresh-start to start from --hf-checkpoint"
+        if config.ckpt_step is not None:
+            fix = "name one of these"
         yield Problem("--load", str(error), fix)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from slime.config import checkpoint_dir
 from slime.config.architecture import Architecture
 from slime.config.catalogue import OWN
 from slime.config.config import Config
@@ -185,9 +186,14 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
         yield f"as many rollouts as {_n(c.num_epoch, 'pass', 'es')} over the prompts take"
     if c.async_depth:
         yield "the next rollout is generated while one is trained on, by weights that are one update older"
+    if c.load:
+        found = checkpoint_dir.find(c.load, c.ckpt_step)
+        yield f"goes on from {found}" if found else f"starts anew, for {c.load} has no checkpoint yet"
+    interval = f", and every {_n(c.save_interval, 'rollout')}" if c.save_interval else ""
+    if c.save:
+        yield f"checkpoints in {c.save} at the end{interval}" + (f"; {c.save_keep} are kept" if c.save_keep else "")
     if c.save_hf:
-        interval = f", and every {_n(c.save_interval, 'rollout')}" if c.save_interval else ""
-        yield f"saved to {c.save_hf} at the end{interval}"
+        yield f"exported to {c.save_hf} at the end{interval}"
 
 
 def _eval(c: Config, model: Architecture | None) -> Iterator[str]:

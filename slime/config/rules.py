@@ -114,7 +114,8 @@ def _debugging_leaves_something(c: Config) -> Iterator[Problem]:
 @reads("bf16")
 def _offloaded_optimizer_has_master_weights(c: Config) -> Iterator[Problem]:
     if c.megatron.get("optimizer_cpu_offload") and not c.bf16:
-        yield Problem("--optimizer-cpu-offload", "is for --bf16: Megatron has no such optimizer in float32", "leave one out")
+        what = "is for --bf16: Megatron has no such optimizer in float32"
+        yield Problem("--optimizer-cpu-offload", what, "leave one out")
 
 
 @reads("load_debug_rollout_data_subsample", "load_debug_rollout_data")

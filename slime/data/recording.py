@@ -1,7 +1,8 @@
 """A rollout in a file: JSON lines, one group of samples each, to the last bit. Nothing in it is ever executed.
 
 The first line says what the file is. Floats are written so that they read back as the same number, NumPy arrays as
-{"npy": base64 of a .npy file}. What no JSON stands for is an error that names the sample: nothing is left out in silence.
+{"npy": base64 of a .npy file}. What no JSON stands for is an error that names the sample: nothing is left out in
+silence.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from slime.data.errors import DataError
 from slime.data.sample import Sample
 
 HEAD = {"format": "slime rollout", "version": 1}
-Group = Sequence[Sample | Sequence[Sample]]  # of one prompt; where a sample fanned out into several, a list in its place
+Group = Sequence[Sample | Sequence[Sample]]  # of one prompt; a list where a sample fanned out into several
 
 
 def write_rollout(path: str | Path, groups: Sequence[Group]) -> None:
@@ -50,7 +51,7 @@ def read_rollout(path: str | Path) -> list[list[Sample | list[Sample]]]:
                     if values != HEAD:
                         raise ValueError(f"not a recorded rollout, whose first line is {json.dumps(HEAD)}")
                     continue
-                groups.append([Sample.from_dict(m) if isinstance(m, dict) else [*map(Sample.from_dict, m)] for m in values])
+                groups.append([_member(member) for member in values])
             except (ValueError, TypeError, KeyError) as error:
                 raise DataError(f"{path}:{number}: {error}") from error
     return groups
@@ -61,6 +62,10 @@ def _text(sample: Sample) -> str:
         return json.dumps(sample.to_dict(), ensure_ascii=False, default=_encoded)
     except TypeError as error:
         raise DataError(f"{sample.name} can't be recorded: {error}") from error
+
+
+def _member(values: Any) -> Sample | list[Sample]:
+    return Sample.from_dict(values) if isinstance(values, dict) else [Sample.from_dict(one) for one in values]
 
 
 def _encoded(value: Any) -> Any:

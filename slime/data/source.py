@@ -67,8 +67,8 @@ class PromptSource:
         directory: str | Path | None = None,
         load_directory: str | Path | None = None,
     ):
-        """`max_tokens`: prompts that encode to more are left out. `directory`: where `save` keeps states, and `load` finds
-        them if not in `load_directory`."""
+        """`max_tokens`: prompts that encode to more are left out. `directory`: where `save` keeps states, and `load`
+        finds them if not in `load_directory`."""
         self._prompts = prompts
         self._encoder = encoder
         self._n_samples_per_prompt = n_samples_per_prompt

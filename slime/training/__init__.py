@@ -17,8 +17,9 @@ if not torch.cuda.is_available():
     warnings.filterwarnings("ignore", module=r"megatron\.")
 # Each save and load has it told that ShardedTensor, which Megatron's format is made of, will be replaced.
 warnings.filterwarnings("ignore", module=r"torch\.distributed\.checkpoint\.")
-# These advise the authors of a trainer, at each start, and not those who run it: to build models of another class, to lay
-# out gradient buffers before making them, which it does by itself otherwise, and to write checkpoints by another package.
+# These advise the authors of a trainer, at each start, and not those who run it: to build models of another class, to
+# lay out gradient buffers before making them, which it does by itself otherwise, and to write checkpoints by another
+# package.
 for noisy in (
     "megatron.core.models.gpt.gpt_model",
     "megatron.core.distributed.distributed_data_parallel",

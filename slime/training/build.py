@@ -52,7 +52,8 @@ class Model:
 def build(
     config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, str], saved: Saved | None = None
 ) -> Model:
-    """Builds the model with the weights of --hf-checkpoint, or `saved` ones, and of each directory in `frozen` a copy of its.
+    """Builds the model with the weights of --hf-checkpoint, or `saved` ones, and of each directory in `frozen` a copy
+    of its.
 
     Raises:
         ValueError: options that do not go together.

@@ -1,12 +1,12 @@
 """Checkpoints: what a run needs to go on exactly, in Megatron's torch_dist format.
 
 Invariants
-- A checkpoint is written beside its place and renamed when all of it is on the disk; the marker of the latest one changes
-  after that. So whenever a save is killed, the last good one is the latest, and half of one is never loaded.
-- Weights and optimizer state are stored as the model's tensors, whatever ranks held them (fully_reshardable): another TP, PP
-  or DP reads its own parts. What is no tensor is state.json, readable without torch.
-- All methods are collective. With `in_background` files are written by a thread, from copies; only `settle`, which every rank
-  calls at the same points, makes them a checkpoint.
+- A checkpoint is written beside its place and renamed when all of it is on the disk; the marker of the latest one
+  changes after that. So whenever a save is killed, the last good one is the latest, and half of one is never loaded.
+- Weights and optimizer state are stored as the model's tensors, whatever ranks held them (fully_reshardable): another
+  TP, PP or DP reads its own parts. What is no tensor is state.json, readable without torch.
+- All methods are collective. With `in_background` files are written by a thread, from copies; only `settle`, which
+  every rank calls at the same points, makes them a checkpoint.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Checkpoints:
             self._commit()
 
     def settle(self, *, wait: bool = False) -> None:
-        """Makes a save in the background a checkpoint, if every rank has written its part, or after waiting for that."""
+        """Makes a save in the background a checkpoint, when every rank has written its part; `wait`: for that."""
         if self.pending is None:
             return
         writing = self.pending.thread.is_alive()
@@ -143,7 +143,7 @@ class Checkpoints:
             (directory / checkpoint_dir.DATA / f"{number}.json").unlink(missing_ok=True)
 
     def resume(self, saved: Saved) -> Progress:
-        """Takes over all but the weights, which the model was built with: what the run that wrote them would go on with."""
+        """Takes over what its run would have gone on with; its weights the model was built with already."""
         weights_only = self.config.finetune or saved.progress is None
         with_optimizer = saved.takes_optimizer(self.config)
         same_ranks = saved.layout == layout_of(self.model.config)
@@ -180,7 +180,7 @@ class Checkpoints:
     def _tensors(
         self, *, with_optimizer: bool, with_random: bool, with_reference: bool, is_loading: bool
     ) -> dict[str, Any]:
-        """Megatron's sharded state: descriptions of this rank's parts of the global tensors. Weights are left out of loading."""
+        """Megatron's sharded state: this rank's parts of the global tensors; for loading, all but the weights."""
         weights = sharded_weights(self.model.chunks)
         tensors: dict[str, Any] = {} if is_loading else dict(weights)
         if with_optimizer:

@@ -1,7 +1,7 @@
 """Weights from Hugging Face to Megatron's torch_dist and back, on CPU ranks that share the layers among them.
 
-Invariants: a rank reads, holds and writes only its stage; values keep the dtype that config.json names, so that there and back
-is the same to the last bit; what is written is written beside its place and renamed.
+Invariants: a rank reads, holds and writes only its stage; values keep the dtype that config.json names, so that there
+and back is the same to the last bit; what is written is written beside its place and renamed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Megatron's optimizer on the host (--optimizer-cpu-offload): made to resume, and to run where the model is on the host, too.
+"""Megatron's optimizer on the host (--optimizer-cpu-offload): made to resume, and to run where the model is on the
+host, too.
 
-It keeps a copy of each parameter that it finds on a GPU, steps the copy, and writes it back. Without a GPU, the parameters that it
-is given stand for those on one: then it does the same work as on a GPU, and is tested by it.
+It keeps a copy of each parameter that it finds on a GPU, steps the copy, and writes it back. Without a GPU, the
+parameters that it is given stand for those on one: then it does the same work as on a GPU, and is tested by it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def _on_a_gpu(parameters: list[Tensor]) -> Iterator[None]:
 
 
 def _take_master_weights(self: HybridDeviceOptimizer) -> None:
-    """After a load. Megatron's own expects parameters in 16 bits, and not the float32 ones of its distributed optimizer."""
+    """After a load. Megatron's own expects parameters in 16 bits, and not the float32 ones of its distributed
+    optimizer."""
     for parameter, state in self.state.items():
         self.param_to_inner_param[parameter].data.copy_(state["master_param"])
 

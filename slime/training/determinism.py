@@ -1,4 +1,5 @@
-"""--deterministic-mode: the same options, data and seed give the same weights, to the last bit, on the same kind of machine."""
+"""--deterministic-mode: the same options, data and seed give the same weights, to the last bit, on the same kind of
+machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The state of Adam inside Megatron's optimizers: made before it is needed, and reset.
 
-Without transformer-engine and apex, Megatron's inner optimizer is PyTorch's, which it expects to have made a step before its
-state is asked for, and whose `step` is a tensor of its own where Megatron's checkpoints have one number for all.
+Without transformer-engine and apex, Megatron's inner optimizer is PyTorch's, which it expects to have made a step
+before its state is asked for, and whose `step` is a tensor of its own where Megatron's checkpoints have one number for
+all.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def prime(optimizer: MegatronOptimizer) -> None:
 
 
 def separate_steps(optimizer: MegatronOptimizer) -> None:
-    """Gives each parameter a count of steps of its own, after a load: Megatron gives all of them one tensor, which PyTorch's
-    Adam then raises once for each of them."""
+    """Gives each parameter a count of steps of its own, after a load: Megatron gives all of them one tensor, which
+    PyTorch's Adam then raises once for each of them."""
     for inner in _inner(optimizer):
         for state in inner.state.values():
             if isinstance(state.get("step"), Tensor):
@@ -71,8 +72,8 @@ _set = distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_stat
 
 
 def _set_what_is_stored(self: Any, model_param: Tensor, tensors: dict[str, Tensor]) -> None:
-    """Megatron copies into every tensor of the inner state one of the checkpoint, also into `step`, which is stored elsewhere (it
-    skips what is no tensor), and into the master weights that the optimizer on the host keeps there."""
+    """Megatron copies into every tensor of the inner state one of the checkpoint, also into `step`, which is stored
+    elsewhere (it skips what is no tensor), and into the master weights that the optimizer on the host keeps there."""
     _set(self, model_param, {"step": None, "master_param": tensors["param"], **tensors})
 
 

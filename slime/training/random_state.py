@@ -1,4 +1,5 @@
-"""The random states of a training process, as tensors of bytes: PyTorch's generators, and those Megatron keeps by name."""
+"""The random states of a training process, as tensors of bytes: PyTorch's generators, and those Megatron keeps by
+name."""
 
 from __future__ import annotations
 

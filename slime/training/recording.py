@@ -17,7 +17,7 @@ def write_micro_batches(path: str | Path, batches: Sequence[MicroBatch]) -> None
     """Arrays are called `3.advantages_R`: of the fourth micro-batch. Whole, or not at all."""
     path = Path(path)
     arrays = {
-        f"{index}.{field.name}": value.detach().float().cpu().numpy() if value.is_floating_point() else value.cpu().numpy()
+        f"{index}.{field.name}": _array(value)
         for index, batch in enumerate(batches)
         for field in fields(batch)
         if isinstance(value := getattr(batch, field.name), Tensor)
@@ -27,3 +27,8 @@ def write_micro_batches(path: str | Path, batches: Sequence[MicroBatch]) -> None
     with beside.open("wb") as file:
         np.savez(file, **arrays)
     beside.replace(path)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """NumPy has no bfloat16, and float32 holds all of its values."""
+    return (tensor.float() if tensor.is_floating_point() else tensor).detach().cpu().numpy()

@@ -24,7 +24,9 @@ from slime.models import Family, read_hf_config
 
 STATE = "state.json"
 NOT_OF_THE_WEIGHTS = frozenset(
-    "architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype".split()
+    """
+    architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype
+    """.split()
 )
 """Keys of config.json in which two models may differ whose weights mean the same."""
 
@@ -77,8 +79,8 @@ class Saved:
             theirs, mine = self.layout["expert"], config.expert_model_parallel_size
             if transformer.num_moe_experts and theirs != mine:
                 problems.append(
-                    f"it was saved with --expert-model-parallel-size {theirs}, and Megatron can't divide the optimizer state"
-                    f" of experts among {mine}: keep the size, or add --no-load-optim"
+                    f"it was saved with --expert-model-parallel-size {theirs}, and Megatron can't divide the optimizer"
+                    f" state of experts among {mine}: keep the size, or add --no-load-optim"
                 )
         if problems:
             raise ValueError(f"{self.path} does not fit this run:\n  " + "\n  ".join(problems))
@@ -130,4 +132,6 @@ def metadata() -> dict[str, Any]:
 
 def sharded_weights(chunks: Sequence[nn.Module], prefix: str = "") -> dict[str, Any]:
     """Of each chunk by `prefix` and its name; the names of tensors begin with it as well."""
-    return {prefix + name: chunk.sharded_state_dict(prefix=prefix, metadata=metadata()) for name, chunk in named(chunks)}
+    return {
+        prefix + name: chunk.sharded_state_dict(prefix=prefix, metadata=metadata()) for name, chunk in named(chunks)
+    }

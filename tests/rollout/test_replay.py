@@ -39,7 +39,9 @@ def same(a, b):
 
 def test_a_replay_makes_the_same_batches(tmp_path):
     path = str(tmp_path / "{rollout_id}.jsonl")
-    recording = config("--rollout-function-path", f"{__name__}.record", "--save-debug-rollout-data", path, "--debug-train-only")
+    recording = config(
+        "--rollout-function-path", f"{__name__}.record", "--save-debug-rollout-data", path, "--debug-train-only"
+    )
     with Producer(recording, None) as producer:
         made, _ = producer.rollout(7, dp_size=2)
     replaying = config("--load-debug-rollout-data", path)

@@ -76,7 +76,8 @@ def six_against_three_and_three(directory: str, out: str, cases: dict[str, list[
 
 
 def twice(directory: str, out: str, options: list[str]) -> tuple[list[str], bool, list[str]]:
-    """Two runs of five rollouts: what differs in their states, whether metrics are the same, and in the recorded batches."""
+    """Two runs of five rollouts: what differs in their states, whether metrics are the same, and in the recorded
+    batches."""
     found = []
     for attempt in range(2):
         recorded = f"{out}/{attempt}-{{rollout_id}}-{{rank}}.npz"
@@ -117,7 +118,8 @@ def _continued(made: Any) -> dict[str, float]:
 
 
 def kept(directory: str, out: str) -> tuple[list[str], list[str], list[str]]:
-    """Five saves of which two are kept, one of them in the background; the same rollout twice; what is there afterwards."""
+    """Five saves of which two are kept, one of them in the background; the same rollout twice; what is there
+    afterwards."""
     options = ["--save", out, "--save-keep", "2", "--no-save-optim"]
     with trainer(directory, *options) as made:
         for rollout_id in (0, 1, 2, 3, 3):

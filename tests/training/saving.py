@@ -1,7 +1,7 @@
 """A process that saves checkpoints until it is killed, started by test_checkpoint.py.
 
-`python -m tests.training.saving MODEL DIR` goes on from the latest checkpoint in DIR. Every weight of checkpoint N is N, so that
-one which was put together from two can be told. Prints N once it is loaded, and "wrong" if it is not all N.
+`python -m tests.training.saving MODEL DIR` goes on from the latest checkpoint in DIR. Every weight of checkpoint N is
+N, so that one which was put together from two can be told. Prints N once it is loaded, and "wrong" if it is not all N.
 """
 
 from __future__ import annotations

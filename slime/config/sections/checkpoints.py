@@ -8,21 +8,22 @@ from slime.config.section import Count, Index, Path, Section, option
 class Checkpoints(Section):
     """Checkpoints
 
-    --load DIR --save DIR --save-interval N, the same directory twice, makes a run that can be killed and started again; see
-    docs/checkpoints.md.
+    --load DIR --save DIR --save-interval N, the same directory twice, makes a run that can be killed and started again;
+    see docs/checkpoints.md.
     """
 
     save: Path | None = option(
         None,
-        "Directory of checkpoints, from which a run can be resumed exactly; written every --save-interval rollouts and at"
-        " the end.",
+        "Directory of checkpoints, from which a run can be resumed exactly; written every --save-interval rollouts and"
+        " at the end.",
     )
     save_interval: Count | None = option(
         None, "Rollouts between two checkpoints, and between two exports. Unset: only at the end."
     )
     save_hf: str | None = option(
         None,
-        "Path template for exports in Hugging Face format, e.g. 'out/step-{rollout_id}'; written when a checkpoint would be.",
+        "Path template for exports in Hugging Face format, e.g. 'out/step-{rollout_id}'; written when a checkpoint"
+        " would be.",
     )
     save_keep: Count | None = option(None, "How many of the newest checkpoints are kept. Unset: all.")
     async_save: bool = option(

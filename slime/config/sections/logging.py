@@ -46,15 +46,16 @@ class Debug(Section):
         False, "Start no engines, and don't evaluate.", derived="true with --load-debug-rollout-data"
     )
     save_debug_rollout_data: str | None = option(
-        None, "Path template for recordings, e.g. 'out/rollout-{rollout_id}.jsonl': all samples of each rollout, graded."
+        None, "Path template for recordings, e.g. 'out/{rollout_id}.jsonl': all samples of each rollout, graded."
     )
     load_debug_rollout_data: str | None = option(
-        None, "Path template of recordings to train on, in place of generating: the losses are the same to the last bit."
+        None, "Path template of recordings to train on in place of generating; losses are the same to the last bit."
     )
     load_debug_rollout_data_subsample: Annotated[float, Field(gt=0, le=1), Unit("0..1")] | None = option(
         None, "Share of a recording's groups to train on, from its beginning."
     )
     save_debug_train_data: str | None = option(
         None,
-        "Path template for what each rank trained on, e.g. 'out/{rollout_id}-{rank}.npz': tokens, masks, log-probs, advantages.",
+        "Path template for what each rank trained on, e.g. 'out/{rollout_id}-{rank}.npz': tokens, masks, log-probs,"
+        " advantages.",
     )
