@@ -16,6 +16,7 @@ import torch
 from slime.config import Config, architecture, checkpoint_dir
 from slime.data.batch import Batch
 from slime.models import export_hf, family_of, read_hf_config, save_hf
+from slime.platform.device import peak
 from slime.schedule import forward_flops
 from slime.training import optimizer_state
 from slime.training.advantages import Advantages
@@ -79,6 +80,7 @@ class Trainer:
         )
         self.fixed_scores = FixedScores(config, self.model, self.scoring)
         self.advantages = Advantages(config, self.parallel)
+        self.peak = peak(self.parallel.device.torch, self.model.config.params_dtype)
         self.num_steps = self.loaded.num_steps  # optimizer steps so far
 
     @property
@@ -102,7 +104,7 @@ class Trainer:
         report = Report(self.parallel)
         with report.clock("train"):
             with report.clock("data_preprocess"):
-                steps = self._pack(batch)
+                steps = self.pack(batch)
             everything = [micro_batch for step in steps for micro_batch in step]
             if self.has_advantages:
                 self._settle()
@@ -155,7 +157,8 @@ class Trainer:
 
     # One rollout, in the order of `train`.
 
-    def _pack(self, batch: Batch) -> list[list[MicroBatch]]:
+    def pack(self, batch: Batch) -> list[list[MicroBatch]]:
+        """The rows of this rank on its device, by step."""
         self._check(batch)
         packer = Packer(
             batch,
@@ -224,6 +227,7 @@ class Trainer:
             report.add("rollout", name, float(np.sum(values_N)) if counts_samples else 0.0)
         flops_N = forward_flops(self.architecture, batch.total_lengths_N, batch.response_lengths_N)
         report.add("flops", "forward", float(flops_N.sum()) if counts_samples else 0.0)
+        report.add("flops", "peak", self.peak.flops)
         for name in self._token_metrics(batch):
             value: torch.Tensor | float = 0.0
             if self.parallel.counts_tokens:
@@ -256,6 +260,8 @@ class Trainer:
             if f"perf/{name}_time" in perf:
                 flops = passes * sections["flops"]["forward"] / self.parallel.world_size
                 perf[f"perf/{name}_tflops"] = flops / perf[f"perf/{name}_time"] / 1e12
+        peak_tflops = sections["flops"]["peak"] / self.parallel.world_size / 1e12
+        perf["perf/actor_train_mfu"] = perf["perf/actor_train_tflops"] / peak_tflops
         steps = [
             {f"train/{name}": value for name, value in (sections[index] | own).items()}
             for index, own in enumerate(figures)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slime.platform.device import claim
+from slime.platform.device import Peak, claim, peak
 from tests.distributed import run_ranks
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -71,3 +71,19 @@ def test_what_megatron_sees_on_a_cpu():
         "elsewhere": "meta",
         "available": False,
     }
+
+
+@without_gpu
+def test_the_peak_of_a_cpu_is_measured():
+    of_cpu = peak(torch.device("cpu"), torch.float32)
+    assert (of_cpu.device, of_cpu.source) == ("CPU", "measured in float32")
+    assert 1e8 < of_cpu.flops < 1e14
+    assert peak(torch.device("cpu"), torch.float32) == of_cpu  # once in a process
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"), [("NVIDIA H200", 989e12), ("NVIDIA H20", 148e12), ("NVIDIA H100 PCIe", 756e12)]
+)
+def test_the_peak_of_a_gpu_is_that_of_its_data_sheet(monkeypatch, name, flops):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    assert peak(torch.device("cuda"), torch.bfloat16) == Peak(name, flops, "data sheet")

@@ -63,14 +63,15 @@ def train_all(cases: dict[Any, tuple[Any, ...]]) -> dict[Any, list[Trained]]:
 
 def response_log_probs(directory: str, options: list[str], samples: list[Made], **sharing: Any) -> list[float]:
     """Log-probs of all response tokens, in the order of the samples, on one rank."""
-    from slime.training.forward import log_probs
+    from slime.training.forward import run
     from slime.training.packing import Packer
 
     (batch,) = shares(samples, 1, **sharing)
     with trainer(directory, *options) as made:
         packer = Packer(batch, device=made.parallel.device.torch)
         micro_batches = [packer.pack(chosen, step) for step in batch.steps for chosen in step.micro_batches]
-        return [x for scores in log_probs(made.model.chunks, micro_batches, made.scoring) for x in scores.tolist()]
+        scores = run(made.model.chunks, micro_batches, made.scoring)
+        return [x for of_row in scores for x in of_row["log_probs"].tolist()]
 
 
 def save_and_export(directory: str, path: str, samples: list[Made]) -> tuple[dict[str, Any], dict[str, Any]]:
