@@ -1,55 +1,89 @@
-"""The data buffer: one actor that hands out prompt groups and takes back unfinished ones, so that all who generate share it."""
+"""The data buffer as an actor: hands out prompt groups, takes back unfinished ones, and keeps the ledger of them, for all processes."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import ray
 
 from slime.config import Config
+from slime.config.checkpoint_dir import DATA
+from slime.data.buffer import DataBuffer
+from slime.data.ledger import Ledger, RolledBack
+from slime.data.outcome import Outcome
 from slime.data.sample import Sample
-from slime.data.source import DataSource
+from slime.observe import RunDir
 from slime.rollout.producer import open_source
 
 ANSWER_S = 120.0
+UNASKED = 64  # how many calls nobody has waited for there may be before the oldest are asked how they went
 
 
 class BufferActor:
-    """The data source of a run, in a process of its own."""
+    """One DataBuffer, in a process of its own."""
 
-    source: DataSource
+    buffer: DataBuffer
 
     def open(self, config: Config) -> int:
         """Reads the prompts; returns their number. Not in the constructor, so that bad data is an error and no dead actor."""
-        self.source = open_source(config)
-        return len(self.source)
+        source = open_source(config)
+        self.buffer = DataBuffer(
+            source,
+            Ledger(RunDir(Path(config.run_dir)).ledger_file),
+            directory=config.save and Path(config.save, DATA),
+            load_directory=config.load and Path(config.load, DATA),
+        )
+        return len(source)
 
     def get_samples(self, num_groups: int) -> list[list[Sample]]:
-        return self.source.get_samples(num_groups)
+        return self.buffer.get_samples(num_groups)
 
     def add_samples(self, groups: list[list[Sample]]) -> None:
-        self.source.add_samples(groups)
+        self.buffer.add_samples(groups)
+
+    def generating(self, ids: Sequence[int], rollout_id: int) -> None:
+        self.buffer.generating(ids, rollout_id)
+
+    def finished(self, finished: Sequence[Outcome]) -> None:
+        self.buffer.finished(finished)
+
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
+        self.buffer.batched(rollout_id, batch)
+
+    def drop(self, ids: Sequence[int], reason: str) -> None:
+        self.buffer.drop(ids, reason)
+
+    def trained(self, rollout_id: int) -> int:
+        return self.buffer.trained(rollout_id)
 
     def save(self, rollout_id: int) -> None:
-        self.source.save(rollout_id)
+        self.buffer.save(rollout_id)
 
-    def load(self, rollout_id: int) -> None:
-        self.source.load(rollout_id)
+    def resume(self, first_rollout: int) -> RolledBack:
+        return self.buffer.resume(first_rollout)
+
+    def close(self, whole: bool) -> None:
+        self.buffer.close(whole=whole)
 
     def length(self) -> int:
-        return len(self.source)
+        return len(self.buffer)
 
 
 class Buffer:
-    """The actor as a data source: what rollout functions are given. Picklable."""
+    """The actor as what rollout functions are given, a DataSource and a Journal. Picklable.
+
+    What a Journal is told nobody waits for at once: what was refused is raised by a later call, at the end of the rollout at the
+    latest. The driver's methods return references.
+    """
 
     def __init__(self, actor: ray.actor.ActorHandle) -> None:
         self.actor = actor
+        self._told: list[ray.ObjectRef] = []
 
     @classmethod
     def start(cls) -> Buffer:
         return cls(ray.remote(BufferActor).options(name="data-buffer", num_cpus=0).remote())
-
-    def open(self, config: Config) -> ray.ObjectRef:
-        return self.actor.open.remote(config)
 
     def get_samples(self, num_groups: int) -> list[list[Sample]]:
         return ray.get(self.actor.get_samples.remote(num_groups), timeout=ANSWER_S)
@@ -60,8 +94,44 @@ class Buffer:
     def save(self, rollout_id: int) -> None:
         ray.get(self.actor.save.remote(rollout_id), timeout=ANSWER_S)
 
-    def load(self, rollout_id: int) -> ray.ObjectRef:
-        return self.actor.load.remote(rollout_id)
+    def load(self, rollout_id: int) -> None:
+        ray.get(self.actor.resume.remote(rollout_id + 1), timeout=ANSWER_S)
 
     def __len__(self) -> int:
         return ray.get(self.actor.length.remote(), timeout=ANSWER_S)
+
+    # As a Journal.
+
+    def generating(self, ids: Sequence[int], rollout_id: int) -> None:
+        self._tell(self.actor.generating.remote(ids, rollout_id))
+
+    def finished(self, finished: Sequence[Outcome]) -> None:
+        self._tell(self.actor.finished.remote(finished))
+
+    def drop(self, ids: Sequence[int], reason: str) -> None:
+        self._tell(self.actor.drop.remote(ids, reason))
+
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
+        """Waits, for this and for all that was told before."""
+        told, self._told = [*self._told, self.actor.batched.remote(rollout_id, batch)], []
+        ray.get(told, timeout=ANSWER_S)
+
+    def _tell(self, told: ray.ObjectRef) -> None:
+        self._told.append(told)
+        if len(self._told) > UNASKED:
+            done, self._told = ray.wait(self._told, num_returns=len(self._told), timeout=0)
+            ray.get(done)
+
+    # As the driver calls it.
+
+    def open(self, config: Config) -> ray.ObjectRef:
+        return self.actor.open.remote(config)
+
+    def resume(self, first_rollout: int) -> ray.ObjectRef:
+        return self.actor.resume.remote(first_rollout)
+
+    def trained(self, rollout_id: int) -> ray.ObjectRef:
+        return self.actor.trained.remote(rollout_id)
+
+    def close(self, *, whole: bool) -> ray.ObjectRef:
+        return self.actor.close.remote(whole)

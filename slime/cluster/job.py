@@ -40,6 +40,7 @@ class Job:
     def __init__(self, config: Config, session: Session, console: Console) -> None:
         self.config, self.session, self.console = config, session, console
         self.watched: list[ray.ObjectRef] = []
+        self.whole = False  # whether all that was to be done is done
         self.stops: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -61,7 +62,7 @@ class Job:
             self.engines = Engines(config, seats, device=device, logs=session.logs, token=token)
             self.stops.append(self.engines.stop)
             self.watched = self.engines.watch()
-            buffer = Buffer.start()
+            self.buffer = buffer = Buffer.start()
             opened = buffer.open(config)
             if config.num_rollout is None:
                 num_prompts = self.wait(opened, "the data buffer to count the prompts", START_S)
@@ -75,6 +76,7 @@ class Job:
                 logs=session.logs,
                 token=token,
             )
+            self.stops.append(lambda: [buffer.close(whole=self.whole)])
             self.stops.append(lambda: [self.rollouts.close()])
             self.trainers = Trainers(config, seats)
             self.stops.append(self.trainers.close)
@@ -84,13 +86,14 @@ class Job:
             started = self.wait([*training, *others], "training ranks, data buffer and router to start", START_S)
             loaded, version = started[0]
             self.first_rollout = loaded + 1 if config.start_rollout_id is None else config.start_rollout_id
-            if self.first_rollout:
-                self.wait(buffer.load(self.first_rollout - 1), "the data buffer to find its position", START_S)
+            rolled_back = self.wait(buffer.resume(self.first_rollout), "the data buffer to find its place", START_S)
             if len(self.engines):
                 self.watched.append(self.rollouts.watch())
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
             connecting = [self.rollouts.connect(controls, START_S), *self.trainers.connect(controls)]
             self.wait(connecting, "training and router to find the engines", START_S)
+        if rolled_back:
+            self.console.say(str(rolled_back))
         self.turns = Turns(
             self.trainers,
             self.engines,
@@ -120,7 +123,9 @@ class Job:
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> Trained:
         """Trains every rank on its share. Returns metrics: those of the rollout, and those of each optimizer step."""
         self.turns.expect(Turn.TRAINING, f"training on rollout {rollout_id}")
-        return self.wait(self.trainers.train(rollout_id, batches), f"training on rollout {rollout_id}", TRAIN_S)[0]
+        trained = self.wait(self.trainers.train(rollout_id, batches), f"training on rollout {rollout_id}", TRAIN_S)[0]
+        self.wait(self.buffer.trained(rollout_id), "the ledger to take note of the training", START_S)
+        return trained
 
     def evaluate(self, rollout_id: int) -> Evaluated:
         self.turns.expect(Turn.INFERENCE, "evaluation")
@@ -145,6 +150,7 @@ class Job:
     ) -> None:
         """Asks all to end, last started first. Who doesn't in time is ended by the session, so nothing here may hide why the run
         ends."""
+        self.whole = kind is None
         deadline = time.monotonic() + (STOP_S if kind is None else STOP_AFTER_FAILURE_S)
         for stop in reversed(self.stops):
             asked = stop()

@@ -2,8 +2,9 @@
 writes.
 
     DIR/latest_checkpointed_iteration.txt   "3", or "release" for weights alone
-    DIR/iter_0000003/                       Megatron's torch_dist format, and state.json: what was trained up to rollout
-    3 DIR/rollout/3.json                      the position in the data, and the buffer, after rollout 3 was generated
+    DIR/iter_0000003/                       Megatron's torch_dist format, and state.json: what was trained up to rollout 3
+    DIR/rollout/3.json                      the position in the data, and what was put back, after rollout 3 was generated
+    DIR/rollout/3.buffer.json               what was handed out then, and not in a batch yet
 
 Invariant: a checkpoint's directory has its name only once it is whole. So whatever has the name can be loaded.
 """

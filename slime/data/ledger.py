@@ -87,10 +87,13 @@ class RolledBack:
     untrained: int = 0
     under_way: int = 0
 
+    def __bool__(self) -> bool:
+        return bool(self.untrained or self.under_way)
+
     def __str__(self) -> str:
         return (
-            f"{self.untrained} samples that were trained on after the checkpoint count as not trained, and are issued again as"
-            f" are {self.under_way} that were under way"
+            f"rolled back: {self.untrained} samples that were trained on after the checkpoint count as not trained; they and"
+            f" {self.under_way} that were under way are issued again"
         )
 
 
@@ -215,7 +218,7 @@ class Ledger:
                 elif state in LIVE:
                     self._restore(entry, State.ISSUED, back, None)
                 else:
-                    self._restore(entry, State.DROPPED, note or back, None)
+                    self._restore(entry, State.DROPPED, back if state is None or note.startswith(ROLLED_BACK) else note, None)
             self.flush()
         return RolledBack(untrained, under_way)
 
@@ -300,6 +303,12 @@ class Ledger:
             self._live.pop(entry.id, None)
         self.lowest, self.highest = min(self.lowest, entry.id), max(self.highest, entry.id)
         self._dirty.set()
+
+    def state_of(self, id: int) -> State | None:
+        """None for a sample that was never issued."""
+        with self._lock:
+            entry = self._find(id)
+            return entry and entry.state
 
     def _find(self, id: int | None) -> Entry | None:
         if id is None:

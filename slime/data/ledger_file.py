@@ -1,4 +1,4 @@
-"""The ledger's file: SQLite in WAL mode, written by one process, read by any number meanwhile.
+"""The ledger's file, ledger.db in the directory of a run: SQLite in WAL mode, written by one process, read by any number meanwhile.
 
 Its schema is below, and in docs/buffer.md. All errors of SQLite come out as LedgerError, with what to do.
 """
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-NAME = "ledger.db"  # in the directory of the run
 VERSION = 1
 WAIT_S = 10.0  # for another process that has the file locked
 

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from slime.data.sample import Sample
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`id`: the number of the sample, None for one that no data source gave a number. Of a sample that fanned out, the tokens
-    of all its parts and the mean of their rewards."""
+    """Of one sample; of one that fanned out, the tokens of all its parts and the mean of their rewards."""
 
-    id: int | None
+    id: int | None  # Sample.index; None where nobody gave one
     group: int | None
     tokens: int
     response_tokens: int
     reward: float | None = None
     weight_versions: tuple[str, ...] = ()
-    removed: str | None = None  # why it is not trained on, though it is finished
+    removed: str | None = None  # why it is not trained on, though it is in a batch
 
 
-def outcome(parts: Sequence[Sample], rewards: Sequence[float | None], removed: str | None = None) -> Outcome:
-    """Of one sample, whose `parts` have one reward each."""
+def outcomes(samples: Iterable[tuple[Sample, float | None]], reasons: Iterable[str | None] | None = None) -> list[Outcome]:
+    """Of samples with their rewards. `reasons`: why each is removed, or None. A sample is removed when all of its parts are."""
+    samples = list(samples)
+    reasons = [None] * len(samples) if reasons is None else reasons
+    of_sample: dict[object, list[tuple[Sample, float | None, str | None]]] = {}
+    for (sample, reward), reason in zip(samples, reasons, strict=True):
+        number = ("unnumbered", id(sample)) if sample.index is None else sample.index
+        of_sample.setdefault(number, []).append((sample, reward, reason))
+    return [_outcome(*zip(*parts, strict=True)) for parts in of_sample.values()]
+
+
+def _outcome(parts: tuple[Sample, ...], rewards: tuple[float | None, ...], reasons: tuple[str | None, ...]) -> Outcome:
     known = [reward for reward in rewards if reward is not None]
     return Outcome(
         parts[0].index,
@@ -32,18 +42,11 @@ def outcome(parts: Sequence[Sample], rewards: Sequence[float | None], removed: s
         sum(part.response_length for part in parts),
         sum(known) / len(known) if known else None,
         tuple(dict.fromkeys(str(version) for part in parts for version in part.weight_versions)),
-        removed,
+        reasons[0] if all(reasons) else None,
     )
 
 
-def outcomes(samples: Iterable[Sample], rewards: Iterable[float | None], removed: Iterable[str | None]) -> list[Outcome]:
-    """One for each sample that was issued. One of which some parts are trained on is not removed."""
-    of_sample: dict[object, list[tuple[Sample, float | None, str | None]]] = {}
-    for entry in zip(samples, rewards, removed, strict=True):
-        sample = entry[0]
-        of_sample.setdefault(id(sample) if sample.index is None else (sample.index,), []).append(entry)
-    made = []
-    for entries in of_sample.values():
-        parts, of_parts, reasons = zip(*entries, strict=True)
-        made.append(outcome(parts, of_parts, reasons[0] if all(reasons) else None))
-    return made
+def reward_of(sample: Sample, key: str | None) -> float | None:
+    """The reward as a number, where it is one yet; `key` is that of --reward-key."""
+    value: Any = sample.reward.get(key) if isinstance(sample.reward, dict) else sample.reward
+    return float(value) if isinstance(value, int | float) else None

@@ -46,7 +46,7 @@ def read_rollout(path: str | Path) -> list[list[Sample | list[Sample]]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                values = json.loads(line, object_hook=_decoded)
+                values = loads(line)
                 if number == 1:
                     if values != HEAD:
                         raise ValueError(f"not a recorded rollout, whose first line is {json.dumps(HEAD)}")
@@ -57,9 +57,19 @@ def read_rollout(path: str | Path) -> list[list[Sample | list[Sample]]]:
     return groups
 
 
+def dumps(value: Any) -> str:
+    """JSON on one line, also of arrays. Raises TypeError for what no JSON stands for."""
+    return json.dumps(value, ensure_ascii=False, default=_encoded)
+
+
+def loads(text: str) -> Any:
+    """What `dumps` made a text of. Raises ValueError for a text that it did not make."""
+    return json.loads(text, object_hook=_decoded)
+
+
 def _text(sample: Sample) -> str:
     try:
-        return json.dumps(sample.to_dict(), ensure_ascii=False, default=_encoded)
+        return dumps(sample.to_dict())
     except TypeError as error:
         raise DataError(f"{sample.name} can't be recorded: {error}") from error
 

@@ -7,7 +7,6 @@ the state is small, exact and JSON, so that a resumed run gets the identical nex
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections import deque
@@ -21,6 +20,7 @@ import numpy as np
 from slime.data.encode import ConversationEncoder, Encoded, Encoder, PromptEncoder
 from slime.data.errors import DataError
 from slime.data.prompts import Keys, Prompt, PromptSet
+from slime.data.recording import dumps, loads
 from slime.data.sample import Sample, Status
 from slime.data.template import ChatTemplate
 from slime.data.tokenizer import Tokenizer
@@ -168,7 +168,7 @@ class PromptSource:
         path = _state_file(self._directory, id)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(".tmp")
-        beside.write_text(json.dumps(self.state_dict()), encoding="utf-8")
+        beside.write_text(dumps(self.state_dict()), encoding="utf-8")
         os.replace(beside, path)
 
     def load(self, id: int) -> None:
@@ -176,7 +176,7 @@ class PromptSource:
         if not path.exists():
             raise DataError(f"{path}: no such file, so the position in the prompts is not known")
         try:
-            self.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
+            self.load_state_dict(loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError) as error:
             raise DataError(f"{path}: {error}") from error
 

@@ -1,6 +1,6 @@
 """RunDir: where one run leaves everything it has to say. Whatever shows a run reads only this.
 
-    config.yaml · metrics.jsonl · timeline.json · logs/ (one file a process) · samples/ (eval transcripts) ·
+    config.yaml · metrics.jsonl · ledger.db · timeline.json · logs/ (one file a process) · samples/ (eval transcripts) ·
     checkpoints/
 
 Invariants: one directory holds one run and nothing else, claimed by creating metrics.jsonl exclusively, so that two
@@ -54,6 +54,7 @@ class RunDir:
         self.path = path
         self.config_file = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
+        self.ledger_file = path / "ledger.db"
         self.timeline_file = path / "timeline.json"
         self.logs = path / "logs"
         self.samples = path / "samples"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slime.config import Config
 from slime.config.hooks import load_hook
+from slime.data.buffer import Journal
 from slime.data.source import DataSource
 from slime.rollout.evaluate import evaluate
 from slime.rollout.generator import Generator, Job
@@ -23,7 +24,8 @@ def generate_rollout(
     if evaluation:
         return evaluate(generator, args, rollout_id)
     groups = data_source.get_samples(args.rollout_batch_size)
-    job = Job(args, Sampling.for_rollout(args), rollout_id)
+    journal = data_source if isinstance(data_source, Journal) else None
+    job = Job(args, Sampling.for_rollout(args), rollout_id, journal=journal)
     groups = generator.run(generator.generate(groups, job))
     sample_filter = load_hook("--rollout-sample-filter-path", args.rollout_sample_filter_path)
     if sample_filter is not None:

@@ -14,7 +14,9 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from slime.config import Config
 from slime.config.hooks import load_hook
+from slime.data.buffer import Journal
 from slime.data.eval_sets import EvalPrompts, eval_sets
+from slime.data.outcome import outcomes, reward_of
 from slime.data.sample import Sample, Status
 from slime.data.template import ChatTemplate
 from slime.data.tokenizer import Tokenizer
@@ -41,6 +43,7 @@ class Job:
     sampling: Sampling
     rollout_id: int
     evaluation: bool = False
+    journal: Journal | None = None  # who is told what happens to the samples; of an evaluation, nobody
     generations: list[Generation] = field(default_factory=list)  # those made so far by the default generation
 
 
@@ -106,6 +109,8 @@ class Generator:
         waiting = {i: sample for i, sample in enumerate(group) if sample.status not in FINISHED.values()}
         for sample in waiting.values():
             sample.rollout_id = job.rollout_id
+        if job.journal is not None:
+            job.journal.generating([sample.index for sample in waiting.values()], job.rollout_id)
         members: list[Sample | list[Sample]] = list(group)
         if custom is not None:
             made = await all_of(self._customised(sample, job, custom) for sample in waiting.values())
@@ -114,7 +119,12 @@ class Generator:
         elif waiting:
             await self._sample(list(waiting.values()), job)
         await self._grade(members, job)
-        return members if hook is None else [await self._hooked(member, job, hook) for member in members]
+        if hook is not None:
+            members = [await self._hooked(member, job, hook) for member in members]
+        if job.journal is not None:
+            key = job.args.reward_key
+            job.journal.finished(outcomes((sample, reward_of(sample, key)) for sample in flatten([members])))
+        return members
 
     async def _sample(self, group: list[Sample], job: Job) -> None:
         """Fills samples of a group, by one request when they have one prompt in common."""
@@ -186,9 +196,7 @@ class Generator:
                 f"{sample.name}: {CUSTOM_GENERATE} {path} returned {made!r:.200}, not a Sample or a list of them"
             )
         for member in members:
-            for name in ("group_index", "index", "rollout_id"):
-                if getattr(member, name) is None:
-                    setattr(member, name, getattr(sample, name))
+            adopt(member, sample)
         if not job.args.group_rm:
             await self._grade([made], job)
         return made
@@ -205,7 +213,17 @@ class Generator:
         if not isinstance(member, Sample):
             return [await self._hooked(sample, job, hook) for sample in member]
         replaced = await call(hook, job.args, member, rollout_id=job.rollout_id, evaluation=job.evaluation)
-        return member if replaced is None else replaced
+        if replaced is None:
+            return member
+        adopt(replaced, member)
+        return replaced
+
+
+def adopt(made: Sample, sample: Sample) -> None:
+    """What a user's function made of `sample` stays that sample, where it does not say what it is."""
+    for name in ("group_index", "index", "rollout_id"):
+        if getattr(made, name) is None:
+            setattr(made, name, getattr(sample, name))
 
 
 def fill(sample: Sample, prompt: list[int], tokens: list[int], log_probs: list[float]) -> None:

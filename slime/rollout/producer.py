@@ -8,6 +8,8 @@ from typing import Any, Self
 from slime.config import Config
 from slime.config.hooks import load_hook
 from slime.data.batch import Batch
+from slime.data.buffer import Journal
+from slime.data.outcome import outcomes
 from slime.data.recording import write_rollout
 from slime.data.sample import Sample
 from slime.data.source import DataSource, PromptSource
@@ -15,7 +17,7 @@ from slime.rollout.convert import to_batches
 from slime.rollout.generator import Generator
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, rollout_metrics
 from slime.rollout.replay import NoPrompts
-from slime.rollout.scores import rewards_for_training
+from slime.rollout.scores import removed_because, rewards_for_training
 from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
 
 
@@ -51,6 +53,9 @@ class Producer:
         samples = flatten(output.samples)
         raw_N, rewards_N = rewards_for_training(self.config, samples)
         batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size)
+        if isinstance(self.source, Journal):
+            batch = zip(samples, map(float, raw_N), strict=True)
+            self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
 
         extra = output.metrics or {}
         log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)

@@ -30,6 +30,14 @@ def record(sample: Sample, outcome: Outcome, *, drop: bool) -> None:
         sample.remove_sample = True
 
 
+def removed_because(sample: Sample) -> str | None:
+    """Why a sample of a batch is not trained on; None if it is."""
+    if not sample.remove_sample:
+        return None
+    failure = sample.metadata.get(FAILURE)
+    return "removed from the batch (remove_sample)" if failure is None else f"no reward: {failure}"
+
+
 def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray]:
     """(raw rewards, rewards to train on), each [N].
 

@@ -140,7 +140,8 @@ class Checkpoints:
             gone = directory / f".{checkpoint_dir.name_of(number)}.replaced"
             (directory / checkpoint_dir.name_of(number)).rename(gone)
             shutil.rmtree(gone)
-            (directory / checkpoint_dir.DATA / f"{number}.json").unlink(missing_ok=True)
+            for file in (directory / checkpoint_dir.DATA).glob(f"{number}.*json"):
+                file.unlink()
 
     def resume(self, saved: Saved) -> Progress:
         """Takes over what its run would have gone on with; its weights the model was built with already."""
