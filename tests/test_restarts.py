@@ -24,7 +24,7 @@ from tests.test_end_to_end import RUN_S, driver, marked, train
 
 SEEDS = int(os.environ.get("SLIME_RESTART_SEEDS", "1"))
 KILLS = int(os.environ.get("SLIME_RESTART_KILLS", "3"))
-ROLLOUTS, BATCH = 16, 24
+ROLLOUTS, BATCH = 20, 24
 VICTIMS = {"driver": "train.py", "buffer": "BufferActor", "trainer": "TrainActor"}
 
 
@@ -45,14 +45,14 @@ def test_whatever_is_killed_every_sample_is_trained_on_once_or_dropped(tmp_path,
     options = [
         *("--config", "configs/tiny-sft.yaml", "--hf-checkpoint", str(tiny.model), "--prompt-data", str(tiny.sft)),
         *("--num-rollout", str(ROLLOUTS), "--rollout-batch-size", str(BATCH), "--num-steps-per-rollout", "1"),
-        *("--save", str(saved), "--load", str(saved), "--allow-fresh-start", "--save-interval", "3"),
+        *("--save", str(saved), "--load", str(saved), "--allow-fresh-start", "--save-interval", "2"),
         *("--lr-warmup-iters", "2", "--save-hf", str(tmp_path / "model-{rollout_id}")),
     ]
     kinds = [list(VICTIMS)[i % len(VICTIMS)] for i in range(KILLS)]
     dice.shuffle(kinds)
     for kind in kinds:
         with driver(tmp_path, *options) as process:
-            more = rows(tmp_path) + dice.randint(1, 4)
+            more = rows(tmp_path) + dice.randint(1, 12)
             deadline = time.monotonic() + RUN_S
             while rows(tmp_path) < more and process.poll() is None:
                 assert time.monotonic() < deadline, (tmp_path / "output").read_text()

@@ -332,7 +332,7 @@ def test_outcomes_of_samples_that_fanned_out():
         Sample(index=3, group_index=1, tokens=[1] * 7, response_length=2, weight_versions=["2", "3"], remove_sample=True),
         Sample(tokens=[1], response_length=0, remove_sample=True),
     ]
-    first, second = outcomes(parts, [1.0, 0.0, None], [None, "refused", "refused"])
+    first, second = outcomes(zip(parts, [1.0, 0.0, None], strict=True), [None, "refused", "refused"])
     assert first == Outcome(3, 1, 16, 6, 0.5, ("2", "3"))
     assert second == Outcome(None, None, 1, 0, None, (), "refused")
     assert set(LIVE) == set(State) - {State.TRAINED, State.DROPPED}
