@@ -46,9 +46,9 @@ def _estimator_fits(c: Config) -> Iterator[Problem]:
             f"{c.advantage_estimator} is made for advantages of zero mean and unit variance",
             "add --normalize-advantages",
         )
-    if c.gamma != 1 and c.advantage_estimator != "reinforce_plus_plus":
+    if c.gamma != 1 and c.advantage_estimator not in ("reinforce_plus_plus", "ppo"):
         yield Problem(
-            "--gamma", f"{c.advantage_estimator} does not discount", "only reinforce_plus_plus does: leave it out"
+            "--gamma", f"{c.advantage_estimator} does not discount", "only reinforce_plus_plus and ppo do: leave it out"
         )
     if c.eps_clip_c is not None and c.advantage_estimator == "cispo":
         yield Problem("--eps-clip-c", "cispo has no dual clip: its weights are bounded as it is", "leave it out")

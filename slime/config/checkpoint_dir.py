@@ -57,18 +57,42 @@ def find(directory: str | Path, step: int | None = None) -> Path | None:
     return directory / name_of(there[-1]) if there else None
 
 
+def find_with(directory: str | Path, other: str | Path, step: int | None = None) -> Path | None:
+    """The same where `other` must have a checkpoint of that rollout, too: a policy and its critic go on from one moment."""
+    latest = [find(path) for path in (directory, other)]
+    if step is None and all(path is not None and path.name != RELEASE for path in latest):
+        common = set(rollouts(Path(directory))) & set(rollouts(Path(other)))
+        last = min(int(path.name.removeprefix("iter_")) for path in latest)
+        step = max((number for number in common if number <= last), default=None)
+    return None if step is None else find(directory, step)
+
+
 def to_load(config: Config) -> Path | None:
     """The checkpoint that a run starts from; None to start from --hf-checkpoint.
 
-    Raises NoCheckpoint when --load has none and nothing says that this is a fresh start.
+    Raises NoCheckpoint when --load has none, or none that the critic has as well, and nothing says that this is a fresh
+    start.
     """
     if config.load is None:
         return None
     directory = Path(config.load)
+    if config.has_critic and config.critic_load is not None and not (config.finetune or is_model(config.critic_load)):
+        found = find_with(directory, config.critic_load, config.ckpt_step)
+        if found is None and config.ref_load is None and not config.allow_fresh_start:
+            raise NoCheckpoint(
+                f"{directory} and {config.critic_load} have no checkpoint of the same rollout:"
+                f" {_contents(directory)}, {_contents(Path(config.critic_load))}"
+            )
+        return found
     found = find(directory, config.ckpt_step)
     if found is None and config.ref_load is None and not config.allow_fresh_start:
         raise NoCheckpoint(f"{directory} has no checkpoint: {_contents(directory)}")
     return found
+
+
+def is_model(directory: str | Path) -> bool:
+    """Whether it is in Hugging Face's format, and no directory of checkpoints."""
+    return (Path(directory) / "config.json").is_file()
 
 
 def _listed(there: list[int]) -> str:
@@ -78,7 +102,7 @@ def _listed(there: list[int]) -> str:
 def _contents(directory: Path) -> str:
     if not directory.is_dir():
         return "there is no such directory"
-    if (directory / "config.json").is_file():
+    if is_model(directory):
         return "it is a Hugging Face model, which --hf-checkpoint is for"
     names = sorted(path.name for path in directory.iterdir())
     return f"it holds {', '.join(names[:5])}" if names else "it is empty"

@@ -68,7 +68,7 @@ def _response_length(c: Config) -> Iterator[Problem]:
     "rollout_function_path", "loss_type",
 )  # fmt: skip
 def _group(c: Config) -> Iterator[Problem]:
-    compared = c.advantage_estimator != "reinforce_plus_plus" and not c.disable_rewards_normalization
+    compared = c.advantage_estimator not in ("reinforce_plus_plus", "ppo") and not c.disable_rewards_normalization
     compared = compared and not (c.custom_reward_post_process_path or c.debug_rollout_only)
     if _samples_by_us(c) and c.n_samples_per_prompt == 1 and compared:
         yield Problem(

@@ -22,6 +22,7 @@ from slime.config.sections import (
     Batches,
     Checkpoints,
     Cluster,
+    Critic,
     Data,
     Debug,
     Distillation,
@@ -54,6 +55,7 @@ class Config(BaseModel):
     reward: Reward
     eval: Eval
     algorithm: Algorithm
+    critic: Critic
     off_policy: OffPolicy
     distillation: Distillation
     engine: Engine
@@ -89,6 +91,17 @@ class Config(BaseModel):
     def has_engines(self) -> bool:
         """Whether anything is generated: demonstrations and recorded rollouts are there already."""
         return self.loss_type != "sft_loss" and not self.debug_train_only
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a value function is trained beside the policy."""
+        compares = self.loss_type != "sft_loss" and not self.disable_compute_advantages_and_returns
+        return self.advantage_estimator == "ppo" and compares and not self.debug_rollout_only
+
+    @property
+    def critic_has_own_devices(self) -> bool:
+        """Whether the critic trains at the same time as the policy, instead of in turns on the same devices."""
+        return self.has_critic and self.critic_num_gpus_per_node is not None
 
     def saves_after(self, rollout_id: int) -> bool:
         """Whether a checkpoint or export is due after this rollout: every --save-interval, and after the last."""

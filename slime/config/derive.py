@@ -39,6 +39,16 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
         fill("rollout_num_gpus", 0)
     elif o["colocate"] or o["debug_rollout_only"]:
         fill("rollout_num_gpus", training_devices)
+    has_values = o["loss_type"] != "sft_loss" and not o["disable_compute_advantages_and_returns"]
+    if o["advantage_estimator"] == "ppo" and has_values:
+        if o["critic_num_nodes"] is not None or o["critic_num_gpus_per_node"] is not None:
+            fill("critic_num_nodes", o["actor_num_nodes"])
+            fill("critic_num_gpus_per_node", o["actor_num_gpus_per_node"])
+        fill("critic_lr", o["lr"])
+        if o["save"] is not None:
+            fill("critic_save", f"{o['save']}/critic")
+        if o["load"] is not None and not o["finetune"]:
+            fill("critic_load", f"{o['load']}/critic")
     fill("offload_rollout", o["colocate"])
 
     fill("expert_tensor_parallel_size", o["tensor_model_parallel_size"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from slime.config import architecture, checkpoint_dir, weights
 from slime.config.architecture import Architecture
 from slime.config.config import Config
+from slime.config.critic import critic_config
 from slime.config.errors import Problem
 from slime.config.sections import ModelArgs
 
@@ -38,11 +39,13 @@ def look(config: Config, unsound: set[str]) -> Findings:
         found.model = _checkpoint(
             found, "--hf-checkpoint", Path(config.hf_checkpoint), tokenizer=True, trained=trains
         )
-    for option in ("ref_load", "opd_teacher_load"):
+    for option in ("ref_load", "opd_teacher_load", "critic_load"):
         directory = getattr(config, option)
+        if option == "critic_load" and directory is not None and not checkpoint_dir.is_model(directory):
+            continue
         if option not in unsound and directory not in (None, config.hf_checkpoint):
             _checkpoint(found, _flag(option), Path(directory), tokenizer=False, trained=trains)
-    if not unsound & {"load", "ckpt_step", "ref_load"}:
+    if not unsound & {"load", "ckpt_step", "ref_load", "critic_load", "advantage_estimator"}:
         found.problems += _to_load(config)
     if found.model:
         found.problems += _stated_differently(config, found.model)
@@ -59,13 +62,17 @@ def look(config: Config, unsound: set[str]) -> Findings:
 
 
 def _to_load(config: Config) -> Iterator[Problem]:
-    try:
-        checkpoint_dir.to_load(config)
-    except checkpoint_dir.NoCheckpoint as error:
-        fix = "--allow-fresh-start to start from --hf-checkpoint"
-        if config.ckpt_step is not None:
-            fix = "name one of these"
-        yield Problem("--load", str(error), fix)
+    starts = {"--load": config}
+    if config.has_critic and config.load is None:
+        starts["--critic-load"] = critic_config(config)
+    for option, start in starts.items():
+        try:
+            checkpoint_dir.to_load(start)
+        except checkpoint_dir.NoCheckpoint as error:
+            fix = "--allow-fresh-start to start from --hf-checkpoint"
+            if config.ckpt_step is not None:
+                fix = "name one of these"
+            yield Problem(option, str(error), fix)
 
 
 def _checkpoint(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 NOT_YET = frozenset(
     """
-    critic-num-nodes critic-num-gpus-per-node critic-load critic-save critic-lr num-critic-only-steps value-clip
     offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
     update-weights-interval
@@ -18,7 +17,7 @@ NOT_YET = frozenset(
     use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
-    ref-ckpt-step lambd
+    ref-ckpt-step
     use-routing-replay use-rollout-routing-replay
     opd-teacher-ckpt-step
     log-multi-turn log-passrate log-reward-category log-correct-samples
@@ -33,7 +32,6 @@ NOT_YET = frozenset(
 
 NOT_YET_VALUES: dict[str, frozenset[str]] = {
     "update_weight_transport": frozenset({"disk"}),
-    "advantage_estimator": frozenset({"ppo"}),
 }
 
 NO_EFFECT = {

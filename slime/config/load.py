@@ -15,6 +15,7 @@ from slime.config import catalogue, command_line, files, unknown
 from slime.config.algorithm_rules import ALGORITHM
 from slime.config.command_line import CommandLine, Given
 from slime.config.config import Config
+from slime.config.critic_rules import CRITIC
 from slime.config.derive import derive
 from slime.config.errors import ConfigError, Problem
 from slime.config.known_names import NOT_YET_VALUES
@@ -59,7 +60,7 @@ def resolve(line: CommandLine) -> Resolution:
     unsound = set(line.unsound) if line.whole else catalogue.OWN.keys() - {one.name for one in line.given}
     values = _parse(given, problems, unsound)
     config = _assemble(values, unsound)
-    for rules in (COHERENCE, ALGORITHM):
+    for rules in (COHERENCE, ALGORITHM, CRITIC):
         problems += rules.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
 

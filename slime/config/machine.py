@@ -17,7 +17,7 @@ from slime.config.errors import Problem
 
 READS = {
     "device", "cpu_slots", "actor_num_nodes", "actor_num_gpus_per_node", "rollout_num_gpus", "colocate", "loss_type",
-    "debug_rollout_only",
+    "debug_rollout_only", "critic_num_nodes", "critic_num_gpus_per_node",
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ LABEL_WIDTH = 10
 def describe(config: Config, model: Architecture | None) -> str:
     """`model` is None where there is no config.json to be read. Expects a configuration without problems."""
     lines: list[str] = []
-    for part in (_model, _training, _engines, _weights, _rollout, _batches, _loss, _run, _eval, _remarks):
+    for part in (_model, _training, _critic, _engines, _weights, _rollout, _batches, _loss, _run, _eval, _remarks):
         label = part.__name__.removeprefix("_").capitalize()
         for text in part(config, model):
             lines += textwrap.wrap(
@@ -49,7 +49,8 @@ def devices(c: Config) -> int:
     """How many devices a run takes in all."""
     ranks = 0 if c.debug_rollout_only else c.actor_num_nodes * c.actor_num_gpus_per_node
     engines = (c.rollout_num_gpus or 0) if c.has_engines else 0
-    return max(ranks, engines) if c.colocate else ranks + engines
+    critics = c.critic_num_nodes * c.critic_num_gpus_per_node if c.critic_has_own_devices else 0
+    return critics + (max(ranks, engines) if c.colocate else ranks + engines)
 
 
 def _model(c: Config, model: Architecture | None) -> Iterator[str]:
@@ -79,6 +80,18 @@ def _training(c: Config, model: Architecture | None) -> Iterator[str]:
     yield text
     if c.actor_num_nodes > 1:
         yield _listed(f"node {node}: {_span(node * per_node, per_node)}" for node in range(c.actor_num_nodes))
+
+
+def _critic(c: Config, model: Architecture | None) -> Iterator[str]:
+    if not c.has_critic:
+        return
+    ranks = c.actor_num_nodes * c.actor_num_gpus_per_node
+    where = "on the devices of the policy, in turns with it"
+    if c.critic_has_own_devices:
+        where = "on devices of their own, while the policy trains"
+    yield f"{_n(ranks, 'rank')}, divided as the policy is, {where}; from {c.critic_load or c.hf_checkpoint}"
+    first = f"; alone in the first {_n(c.num_critic_only_steps, 'rollout')}" if c.num_critic_only_steps else ""
+    yield f"learning rate {c.critic_lr:g}, values clipped at {c.value_clip:g}; gamma {c.gamma:g}, lambda {c.lambd:g}{first}"
 
 
 def _engines(c: Config, model: Architecture | None) -> Iterator[str]:

@@ -4,6 +4,7 @@
     family.transformer_fields()                      # what the model fixes of Megatron's TransformerConfig
     family.gpt_arguments(tensor_parallel_size)       # what the model fixes of GPTModel's arguments
     family.dtype                                     # torch.dtype that config.json names, or None
+    value_model(type(family))(family.config)         # the same body with a value head
 
     shard = Shard(family, chunks)                    # this rank's GPTModels (one a virtual stage), bare or wrapped
     load_hf(shard, directory)                        # each rank reads only its own slices
@@ -24,6 +25,7 @@ from slime.models.load import load_hf
 from slime.models.registry import family_of, read_hf_config
 from slime.models.save import save_hf
 from slime.models.shard import Shard
+from slime.models.value_model import value_model
 
 __all__ = [
     "CheckpointError",
@@ -35,4 +37,5 @@ __all__ = [
     "load_hf",
     "read_hf_config",
     "save_hf",
+    "value_model",
 ]

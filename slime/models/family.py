@@ -41,6 +41,9 @@ class Family(ABC):
     })  # fmt: skip
     """Keys that do not change what the model computes."""
 
+    has_value_head: ClassVar[bool] = False
+    """Whether the model gives a value for each token, and no logits; see value_model.py."""
+
     post_norms: ClassVar[bool] = False
     """Whether the outputs of attention and MLP are normalised before they are added to the residual stream."""
 
@@ -97,6 +100,10 @@ class Family(ABC):
 
     def passes_on(self, hf_name: str) -> bool:
         """Whether a checkpoint's tensor that `tensors` does not name is left alone by training, and saved as it was."""
+        return False
+
+    def may_lack(self, hf_name: str) -> bool:
+        """Whether a checkpoint need not have a tensor of `tensors`; its parameter is then left as it was made."""
         return False
 
     def keeps_dtype(self, hf_name: str) -> bool:

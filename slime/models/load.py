@@ -22,13 +22,15 @@ def load_hf(shard: Shard, directory: str | Path) -> int:
     family = shard.family
     checkpoint = Checkpoint(directory, family.fp8_block)
     wanted = {name for mapping in family.tensors.values() for name in mapping.names}
-    problems = {f"{name} is missing" for name in wanted - checkpoint.files.keys()}
+    lacking = {name for name in wanted - checkpoint.files.keys() if family.may_lack(name)}
+    problems = {f"{name} is missing" for name in wanted - checkpoint.files.keys() - lacking}
     problems |= {
         f"{name} in {file} has no place in the model"
         for name, file in checkpoint.files.items()
         if not (name in wanted or family.ignores(name) or family.passes_on(name))
     }
-    for entry in shard.entries:
+    entries = [entry for entry in shard.entries if not lacking.issuperset(entry.mine.names)]
+    for entry in entries:
         shapes = entry.mine.shapes(tuple(entry.parameter.shape), entry.cut.size)
         problems |= {
             p for name, shape in zip(entry.mine.names, shapes, strict=True) if (p := checkpoint.problem(name, shape))
@@ -40,7 +42,7 @@ def load_hf(shard: Shard, directory: str | Path) -> int:
             f"the weights in {directory} are not those of its config.json (model_type {family.model_type!r}):\n  "
             + "\n  ".join(lines[:SHOWN] + more)
         )
-    for entry in shard.entries:
+    for entry in entries:
         local = tuple(entry.parameter.shape)
         entry.tensor.copy_(entry.mine.take(checkpoint.fetch, local, entry.cut.rank, entry.cut.size))
     return checkpoint.bytes_read

@@ -58,11 +58,12 @@ def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.
 
 
 def _compared(config: Config, raw_N: np.ndarray, group_ids_N: Sequence[int]) -> np.ndarray:
-    """As --advantage-estimator wants it: REINFORCE++ compares with the whole batch, by whitening, and not here."""
+    """As --advantage-estimator wants it: REINFORCE++ compares with the whole batch, by whitening, PPO with a critic's
+    values; neither here."""
     if config.disable_rewards_normalization:
         return raw_N
     match config.advantage_estimator:
-        case "reinforce_plus_plus":
+        case "reinforce_plus_plus" | "ppo":
             return raw_N
         case "reinforce_plus_plus_baseline":
             return group_normalised(raw_N, group_ids_N, divide_by_std=False)

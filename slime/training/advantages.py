@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slime.algorithms.kl import kl_estimate
-from slime.algorithms.returns import discounted_returns, token_rewards
+from slime.algorithms.returns import discounted_returns, gae, token_rewards
 from slime.algorithms.whitening import moments, whiten
 from slime.config import Config
 from slime.config.hooks import load_hook
@@ -47,7 +47,7 @@ class Advantages:
             self._ask(batches)
         else:
             for batch in batches:
-                batch.advantages_R = batch.returns_R = self._estimate(batch)
+                batch.advantages_R, batch.returns_R = self._estimate(batch)
         if config.use_opd:
             for batch in batches:
                 batch.advantages_R = batch.advantages_R - config.opd_kl_coef * batch.opd_reverse_kl_R
@@ -57,16 +57,26 @@ class Advantages:
             for batch in batches:
                 batch.advantages_R = whiten(batch.advantages_R, everyone)
 
-    def _estimate(self, batch: MicroBatch) -> Tensor:
-        """The reward of a token's sample less the KL penalty at the token; with REINFORCE++, of what follows as well."""
+    def _estimate(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Advantages and returns: the reward of a token's sample less the KL penalty at the token; with REINFORCE++ what
+        follows it as well, with PPO that against the critic's values."""
         samples = batch.samples
         penalty_R = torch.zeros_like(batch.mask_R)
         if self.config.kl_coef:
             penalty_R = self.config.kl_coef * batch.kl_R
-        if self.config.advantage_estimator != "reinforce_plus_plus":
-            return samples.spread(samples.rewards_N) - penalty_R
-        rewards_S = token_rewards(samples.rewards_N, samples.whole(penalty_R), samples.mask_S, samples.lengths_N)
-        return samples.here(discounted_returns(rewards_S, samples.mask_S, samples.lengths_N, self.config.gamma))
+        if self.config.advantage_estimator not in ("reinforce_plus_plus", "ppo"):
+            rewards_R = samples.spread(samples.rewards_N) - penalty_R
+            return rewards_R, rewards_R
+        mask_S, lengths_N, gamma = samples.mask_S, samples.lengths_N, self.config.gamma
+        rewards_S = token_rewards(samples.rewards_N, samples.whole(penalty_R), mask_S, lengths_N)
+        if self.config.advantage_estimator == "reinforce_plus_plus":
+            returns_R = samples.here(discounted_returns(rewards_S, mask_S, lengths_N, gamma))
+            return returns_R, returns_R
+        values_S = samples.whole(batch.values_R)
+        advantages_S, returns_S = gae(
+            rewards_S, values_S, mask_S, lengths_N, gamma=gamma, lambd=self.config.lambd
+        )
+        return samples.here(advantages_S), samples.here(returns_S)
 
     def _masked_kl(self, batch: MicroBatch, base_R: Tensor, kind: str) -> Tensor:
         kl_R = kl_estimate(old_log_probs(self.config, batch), base_R, kind)

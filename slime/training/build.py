@@ -31,6 +31,7 @@ from slime.training.freezing import freeze
 from slime.training.layers import block_spec
 from slime.training.parallel import Parallel
 from slime.training.saved import Saved
+from slime.training.value_head import ValueHead
 from slime.training.weights import WeightCopy
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.uint8}
@@ -166,17 +167,21 @@ def _chunk(
         vp_stage=vp_stage,
         **family.gpt_arguments(parallel.tp_size),
     )
-    if model.post_process:
+    if model.post_process and family.has_value_head:
+        model.output_layer = ValueHead(transformer, model.pg_collection.tp)
+    elif model.post_process:
         model.output_layer.sequence_parallel = False  # forward.py gathers, and picks, before it
     return model.to(parallel.device.torch)
 
 
 def _in_bf16(transformer: TransformerConfig, chunk: GPTModel) -> Float16Module:
-    """Before weights are loaded: the biases of routers stay in float32, and must not have been rounded."""
+    """Before weights are loaded: biases of routers and value heads stay in float32, and must not have been rounded."""
     model = Float16Module(transformer, chunk)
     for module in chunk.modules():
         if isinstance(module, TopKRouter):
             module._maintain_float32_expert_bias()
+        if isinstance(module, ValueHead):
+            module.float()
     return model
 
 
@@ -208,7 +213,8 @@ def _schedule(config: Config, optimizer: MegatronOptimizer) -> OptimizerParamSch
     """Counts optimizer steps. Raises ValueError where the decay has no known length, or none after warm-up."""
     steps = config.lr_decay_iters
     if steps is None and config.num_rollout is not None:
-        steps = config.num_rollout * config.num_steps_per_rollout
+        rollouts = config.num_rollout - (config.num_critic_only_steps if config.has_critic else 0)
+        steps = max(rollouts, 1) * config.num_steps_per_rollout
     if steps is None:
         if config.lr_decay_style != "constant":
             raise ValueError(

@@ -32,7 +32,7 @@ from slime.config import Config, checkpoint_dir
 from slime.training import optimizer_state
 from slime.training.build import Model
 from slime.training.random_state import random_states, set_random_states
-from slime.training.saved import STATE, Progress, Saved, layout_of, metadata, named, sharded_weights
+from slime.training.saved import STATE, Progress, Saved, head_of, layout_of, metadata, named, sharded_weights
 
 REFERENCE = "ref."  # before names of the reference's tensors
 
@@ -175,6 +175,7 @@ class Checkpoints:
             "has_optimizer": not self.config.no_save_optim,
             "has_reference": self.has_reference,
             "layers": self.model.config.transformer_impl,
+            "head": head_of(self.model.shard.family),
             "layout": layout_of(self.model.config),
         }
 

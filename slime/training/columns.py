@@ -21,6 +21,7 @@ OF_TOKENS = {
     "teacher_log_probs": "teacher_log_probs_R",
     "entropy": "entropy_R",
     "kl": "kl_R",
+    "values": "values_R",
     "advantages": "advantages_R",
     "returns": "returns_R",
 }

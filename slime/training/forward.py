@@ -1,4 +1,4 @@
-"""The model's forward pass over packed micro-batches, up to the log-probs of their response tokens.
+"""The model's forward pass over packed micro-batches, up to the log-probs of their response tokens, or their values.
 
 Logits are made for response tokens alone: hidden states are picked before the output layer, in chunks if asked for. A
 chunk's logits are then computed again in the backward pass, so that memory for them is bounded by the chunk and not by
@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from slime.algorithms.log_probs import log_probs_and_entropy
 from slime.training.balancing import padding_mask
 from slime.training.packing import MicroBatch
+from slime.training.value_head import ValueHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Scoring:
     recompute: bool = False  # also where they exist all at once, make them again in the backward pass
 
 
-Scores = dict[str, Tensor]  # "log_probs" [R] and, of EXTRAS, what was asked for
+Scores = dict[str, Tensor]  # "log_probs" [R] and, of EXTRAS, what was asked for; of a value function "values" [R]
 EXTRAS = ("entropy", "logits")  # [R]; [R, V]: over the temperature, this rank's part of the vocabulary
 
 
@@ -68,6 +69,8 @@ def _score_response(
         # Left to the output layer (build.py tells it not to), the gathering would make logits of the whole row.
         hidden_TD = gather_from_sequence_parallel_region(hidden_TD, tensor_parallel_output_grad=False, group=group)
     hidden_RD = hidden_TD.index_select(0, batch.rows_R)
+    if isinstance(output_layer, ValueHead):
+        return {"values": output_layer(hidden_RD)}
 
     def chunk_scores(hidden_CD: Tensor, targets_C: Tensor) -> Scores:
         logits_CV = output_layer(hidden_CD.unsqueeze(1), weight=output_weight)[0].squeeze(1)

@@ -14,6 +14,7 @@ from slime.algorithms.kl import kl_estimate
 from slime.algorithms.mismatch import mismatch
 from slime.algorithms.policy_loss import cispo_loss, clipped_policy_loss
 from slime.algorithms.sequences import off_policy_mask, sequence_log_ratio
+from slime.algorithms.value_loss import clipped_value_loss
 from slime.config import Config
 from slime.config.hooks import load_hook
 from slime.training.columns import columns
@@ -215,6 +216,23 @@ class PolicyLoss(Loss):
             return total
         # Each context-parallel rank has the gradient of its own tokens, but the value of all of them.
         return total - total.detach() * (1 - 1 / samples.group.size())
+
+
+class ValueLoss(Loss):
+    """Squared distance of the critic's values from the returns, clipped at the values from before the update."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.clip = config.value_clip
+
+    def names(self, *, compare: bool) -> tuple[str, ...]:
+        return ("loss", "value_loss", "value_clipfrac")
+
+    def __call__(self, batch: MicroBatch, scores: Scores, *, compare: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        loss_R, clipped_R = clipped_value_loss(scores["values"], batch.values_R, batch.returns_R, self.clip)
+        loss = self.mean(loss_R, batch)
+        sums = {"loss": loss.detach(), "value_loss": loss.detach(), "value_clipfrac": self.mean(clipped_R, batch)}
+        return loss, sums
 
 
 LOSSES = {"policy_loss": PolicyLoss, "sft_loss": SFTLoss, "custom_loss": CustomLoss}

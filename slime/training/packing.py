@@ -45,6 +45,7 @@ class MicroBatch:
     ref_log_probs_R: Tensor | None = None
     kl_R: Tensor | None = None  # estimate of KL(old policy, reference); 0 where masked
     opd_reverse_kl_R: Tensor | None = None  # the same to the teacher
+    values_R: Tensor | None = None  # of the critic, from before the rollout's training
     advantages_R: Tensor | None = None
     returns_R: Tensor | None = None
 

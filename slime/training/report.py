@@ -33,11 +33,15 @@ class Report:
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Seconds of the block as perf/`name`_time, that of the slowest rank."""
+        """Seconds of the block, and of those of the same name before, as perf/`name`_time: that of the slowest rank."""
         start = time.perf_counter()
         yield
         self.parallel.device.synchronize()
-        self.add("perf", f"{name}_time", time.perf_counter() - start, maximum=True)
+        seconds, key = time.perf_counter() - start, ("perf", f"{name}_time")
+        if key in self.keys:
+            self.values[self.keys.index(key)] += seconds
+        else:
+            self.add(*key, seconds, maximum=True)
 
     def reduce(self) -> dict[object, dict[str, float]]:
         """Section -> name -> value over all ranks. Collective."""

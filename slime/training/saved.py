@@ -52,6 +52,7 @@ class Saved:
     has_optimizer: bool = False
     has_reference: bool = False  # one that follows the policy, and so is no longer that of --ref-load
     layers: str | None = None  # --transformer-impl, on which names of tensors depend
+    head: str | None = None  # what the last layer gives; Megatron would load a part of one last layer into another
     layout: dict[str, int] | None = None
 
     @classmethod
@@ -73,6 +74,8 @@ class Saved:
             problems += differences(read_hf_config(self.path), family.config)
         if self.layers not in (None, transformer.transformer_impl):
             problems.append(f"its layers are those of --transformer-impl {self.layers}")
+        if self.head not in (None, head_of(family)):
+            problems.append(f"it gives {self.head} of tokens, where this model gives {head_of(family)}")
         if self.takes_optimizer(config):
             if not self.has_optimizer:
                 problems.append("it holds no optimizer state: add --no-load-optim, or --finetune to begin anew")
@@ -99,6 +102,10 @@ def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
         for name in sorted((saved.keys() | wanted.keys()) - NOT_OF_THE_WEIGHTS)
         if saved.get(name) != wanted.get(name)
     ]
+
+
+def head_of(family: Family) -> str:
+    return "values" if family.has_value_head else "logits"
 
 
 def layout_of(transformer: TransformerConfig) -> dict[str, int]:

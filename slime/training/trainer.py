@@ -6,71 +6,43 @@ torchrun or a test makes a Trainer from a rank, a world size and an address.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
 import torch
 
-from slime.config import Config, architecture, checkpoint_dir
+from slime.config import Config, architecture
 from slime.data.batch import Batch
-from slime.models import export_hf, family_of, read_hf_config, save_hf
+from slime.models import family_of, read_hf_config
 from slime.platform.device import peak
 from slime.schedule import forward_flops
-from slime.training import optimizer_state
 from slime.training.advantages import Advantages
-from slime.training.build import build
-from slime.training.checkpoint import Checkpoints
-from slime.training.determinism import make_deterministic
 from slime.training.forward import Scoring
-from slime.training.losses import LOSSES, MAXIMA
-from slime.training.packing import MicroBatch, Packer
-from slime.training.parallel import start
+from slime.training.handover import collect, distribute
+from slime.training.learner import Learner, Prepared, TrainResult
+from slime.training.losses import LOSSES
+from slime.training.packing import MicroBatch
 from slime.training.recording import write_micro_batches
 from slime.training.report import Report
-from slime.training.saved import Progress, Saved
 from slime.training.scores import FixedScores, frozen_models
-from slime.training.step import optimizer_step
-
-PAD_MULTIPLE_ON_GPU = 128  # rows of a few lengths, so that the allocator can use its blocks again
 
 
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """Metrics under their public names, equal on all ranks."""
+class Trainer(Learner):
+    """Of the policy. Starts from --load's checkpoint, where there is one, else from the weights of --hf-checkpoint.
 
-    rollout: dict[str, float]  # rollout/* and perf/*
-    steps: list[dict[str, float]]  # train/*, one dict an optimizer step
-
-
-class Trainer:
-    """Starts from --load's checkpoint, where there is one, else from the weights of --hf-checkpoint.
+    `train` is `prepare` and then `update`; between the two a critic takes the returns.
 
     Raises:
         ValueError: options that contradict each other, the model, or the number of ranks.
         slime.models.CheckpointError, ModelError: weights or a model that can't be read.
     """
 
+    noun, section = "training", "train"
+
     def __init__(self, config: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
-        self.config = config
         self.is_rewarded = config.loss_type != "sft_loss"
         self.has_advantages = self.is_rewarded and not config.disable_compute_advantages_and_returns
-        if config.megatron.get("deterministic_mode"):
-            make_deterministic()
-        frozen = frozen_models(config)
         family = family_of(read_hf_config(config.hf_checkpoint))
+        super().__init__(config, family, rank, world_size, master_addr, master_port, frozen=frozen_models(config))
         self.architecture = architecture.read(config.hf_checkpoint)
-        self.parallel = start(config, rank, world_size, master_addr, master_port)
-        try:
-            checkpoint = checkpoint_dir.to_load(config)
-            saved = None if checkpoint is None else Saved.read(checkpoint)
-            self.model = build(config, self.parallel, family, frozen=frozen, saved=saved)
-            self.checkpoints = Checkpoints(config, self.model)
-            self.loaded = Progress() if saved is None else self.checkpoints.resume(saved)
-        except Exception:
-            self.parallel.stop()
-            raise
         self.loss = LOSSES[config.loss_type](config)
         self.scoring = Scoring(
             vocab_size=family.config["vocab_size"],
@@ -81,15 +53,6 @@ class Trainer:
         self.fixed_scores = FixedScores(config, self.model, self.scoring)
         self.advantages = Advantages(config, self.parallel)
         self.peak = peak(self.parallel.device.torch, self.model.config.params_dtype)
-        self.num_steps = self.loaded.num_steps  # optimizer steps so far
-
-    @property
-    def dp_rank(self) -> int:
-        return self.parallel.dp_rank
-
-    @property
-    def dp_size(self) -> int:
-        return self.parallel.dp_size
 
     def train(self, rollout_id: int, batch: Batch) -> TrainResult:
         """Trains on this data-parallel rank's Batch of a rollout, one optimizer step for each of its steps.
@@ -98,78 +61,56 @@ class Trainer:
             ValueError: the Batch lacks what the options need.
             RuntimeError: a gradient is not finite. A note says in which rollout and step.
         """
+        self.prepare(rollout_id, batch)
+        return self.update()
+
+    def prepare(self, rollout_id: int, batch: Batch, values_R: np.ndarray | None = None) -> np.ndarray | None:
+        """Scores the rollout, and says what its tokens are worth.
+
+        Args:
+            values_R: what the critic's rank of the same place returned from its `prepare`.
+
+        Returns:
+            What a critic is fitted to: returns of this rank's response tokens, float32 [R]; None without a critic, and on
+            all but the last pipeline stage.
+        """
         if not batch.steps:
             raise ValueError(f"rollout {rollout_id} has no samples to train on")
+        self._check(batch)
         self.checkpoints.settle()
         report = Report(self.parallel)
         with report.clock("train"):
             with report.clock("data_preprocess"):
                 steps = self.pack(batch)
-            everything = [micro_batch for step in steps for micro_batch in step]
+            self.prepared = Prepared(rollout_id, batch, steps, report)
+            everything = self.prepared.micro_batches
+            if values_R is not None:
+                distribute(values_R, everything, "values_R")
             if self.has_advantages:
                 self._settle()
                 self.fixed_scores.fill(everything, report)
                 if self.parallel.is_last_stage:
                     self.advantages.fill(everything)
-            if self.config.reset_optimizer_states:
-                optimizer_state.reset(self.model.optimizer)
-            with report.clock("actor_train"):
-                figures = [self._step(rollout_id, index, step, report) for index, step in enumerate(steps)]
-        if self.config.ref_update_interval and (rollout_id + 1) % self.config.ref_update_interval == 0:
+        return None if values_R is None else collect(everything, "returns_R")
+
+    def update(self, *, optimises: bool = True) -> TrainResult:
+        """Trains on what was prepared, one optimizer step for each of its steps; or only tells of it."""
+        config, (prepared, self.prepared) = self.config, (self.prepared, None)
+        rollout_id, batch, report = prepared.rollout_id, prepared.batch, prepared.report
+        figures = []
+        if optimises:
+            with report.clock("train"), report.clock("actor_train"):
+                figures = self._optimise(prepared, compared_steps=self._compared_steps(batch))
+        if config.ref_update_interval and (rollout_id + 1) % config.ref_update_interval == 0:
             self._settle()
             self.model.frozen["ref"].refresh(self.model.chunks)
-        if self.config.save_debug_train_data is not None:
-            path = self.config.save_debug_train_data.format(rollout_id=rollout_id, rank=self.parallel.rank)
-            write_micro_batches(path, everything)
-        self._describe(batch, everything, report)
+        if config.save_debug_train_data is not None:
+            path = config.save_debug_train_data.format(rollout_id=rollout_id, rank=self.parallel.rank)
+            write_micro_batches(path, prepared.micro_batches)
+        self._describe(batch, prepared.micro_batches, report)
         return self._result(batch, report.reduce(), figures)
 
-    def save(self, rollout_id: int, weight_version: int = 0, *, in_background: bool = False) -> None:
-        """Writes a checkpoint of --save, after `rollout_id` was trained on. In the background: while training goes on.
-
-        Raises OSError, or Megatron's CheckpointException, when it can't be written; the one before stays the latest.
-        """
-        self._settle()
-        self.checkpoints.save(
-            Progress(rollout_id, self.num_steps, weight_version), in_background=in_background
-        )
-
-    def save_hf(self, path: str | Path) -> None:
-        """Writes a Hugging Face directory, with tokenizer and config of --hf-checkpoint; whole or not at all."""
-        self._settle()
-        save_hf(self.model.shard, path, source=self.config.hf_checkpoint)
-
-    def weights(self, bucket_bytes: int, across_pp: bool = False) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Buckets of (Hugging Face name, full tensor), some of them views of live weights; see slime.models.export."""
-        self._settle()
-        return export_hf(self.model.shard, bucket_bytes, across_pp)
-
-    def close(self) -> None:
-        """Waits for a save in the background and ends the process groups. The trainer is of no use afterwards."""
-        self.checkpoints.settle(wait=True)
-        self.parallel.stop()
-
-    def _settle(self) -> None:
-        """Gathers the new parameters now, which --overlap-param-gather leaves to the next forward pass."""
-        for chunk in self.model.chunks:
-            if chunk.ddp_config.overlap_param_gather:
-                chunk.start_param_sync(force_sync=True)
-
     # One rollout, in the order of `train`.
-
-    def pack(self, batch: Batch) -> list[list[MicroBatch]]:
-        """The rows of this rank on its device, by step."""
-        self._check(batch)
-        packer = Packer(
-            batch,
-            device=self.parallel.device.torch,
-            cp_rank=self.parallel.cp_rank,
-            cp_size=self.parallel.cp_size,
-            cp_group=self.parallel.cp_group,
-            tp_size=self.parallel.tp_size if self.model.config.sequence_parallel else 1,
-            pad_multiple=PAD_MULTIPLE_ON_GPU if self.parallel.device.is_cuda else 1,
-        )
-        return [[packer.pack(samples, step) for samples in step.micro_batches] for step in batch.steps]
 
     def _check(self, batch: Batch) -> None:
         config = self.config
@@ -188,28 +129,11 @@ class Trainer:
                 " sets teacher_log_probs of each sample"
             )
 
-    def _step(self, rollout_id: int, index: int, batches: list[MicroBatch], report: Report) -> dict[str, float]:
-        compare = self.is_rewarded and batches[0].rollout_log_probs_R is not None
-        compare = compare and (index == 0 or (self.has_advantages and self.fixed_scores.own))
-        try:
-            sums, figures = optimizer_step(self.model, batches, self.loss, self.scoring, compare=compare)
-        except Exception as error:
-            error.add_note(
-                f"in rollout {rollout_id}, optimizer step {index} of it, on training rank {self.parallel.rank}"
-            )
-            raise
-        names = self.loss.names(compare=compare)
-        if self.loss.names_grow:
-            names = self.parallel.agree({*names, *(name for of_batch in sums for name in of_batch)})
-        for name in names:
-            values = [of_batch[name] for of_batch in sums if name in of_batch] if self.parallel.counts_tokens else []
-            value = 0.0
-            if values:
-                value = torch.stack(values).amax() if name in MAXIMA else torch.stack(values).sum()
-            report.add(index, name, value, maximum=name in MAXIMA)
-        figures |= {"step": float(self.num_steps), "global_batch_size": float(batches[0].step.num_samples)}
-        self.num_steps += 1
-        return figures
+    def _compared_steps(self, batch: Batch) -> int:
+        """In how many steps of a rollout log-probs are compared with the engine's: those of the weights that sampled."""
+        if not self.is_rewarded or batch.rollout_log_probs_R is None:
+            return 0
+        return len(batch.steps) if self.has_advantages and self.fixed_scores.own else 1
 
     # Reporting.
 
@@ -239,7 +163,7 @@ class Trainer:
         names = ["rollout_log_probs"] if self.is_rewarded and batch.rollout_log_probs_R is not None else []
         if not self.has_advantages:
             return names
-        names += [*self.fixed_scores.names, "advantages", "returns"]
+        names += [*self.fixed_scores.names, "advantages", "returns", *(["values"] if self.config.has_critic else [])]
         if "ref" in self.model.frozen:
             names.append("kl")
         if self.config.use_opd:
@@ -254,16 +178,13 @@ class Trainer:
         num_samples = max(sum(step.num_samples for step in batch.steps), 1)
         rollout = {f"rollout/{name}": total / num_samples for name, total in sections["rollout"].items()}
         perf = {f"perf/{name}": seconds for name, seconds in sections["perf"].items()}
-        num_tokens = sections["rollout"]["total_lengths"]
-        perf["perf/actor_train_tok_per_s"] = num_tokens / perf["perf/actor_train_time"]
+        if "perf/actor_train_time" in perf:
+            perf["perf/actor_train_tok_per_s"] = sections["rollout"]["total_lengths"] / perf["perf/actor_train_time"]
         for name, passes in {"actor_train": 3, "log_probs": 1, "ref_log_probs": 1, "teacher_log_probs": 1}.items():
             if f"perf/{name}_time" in perf:
                 flops = passes * sections["flops"]["forward"] / self.parallel.world_size
                 perf[f"perf/{name}_tflops"] = flops / perf[f"perf/{name}_time"] / 1e12
-        peak_tflops = sections["flops"]["peak"] / self.parallel.world_size / 1e12
-        perf["perf/actor_train_mfu"] = perf["perf/actor_train_tflops"] / peak_tflops
-        steps = [
-            {f"train/{name}": value for name, value in (sections[index] | own).items()}
-            for index, own in enumerate(figures)
-        ]
-        return TrainResult(rollout | perf, steps)
+        if "perf/actor_train_tflops" in perf:
+            peak_tflops = sections["flops"]["peak"] / self.parallel.world_size / 1e12
+            perf["perf/actor_train_mfu"] = perf["perf/actor_train_tflops"] / peak_tflops
+        return TrainResult(rollout | perf, self._rows(sections, figures))

@@ -1,6 +1,6 @@
 """The options, one class a group."""
 
-from slime.config.sections.algorithm import Algorithm, Distillation, OffPolicy
+from slime.config.sections.algorithm import Algorithm, Critic, Distillation, OffPolicy
 from slime.config.sections.checkpoints import Checkpoints
 from slime.config.sections.cluster import Cluster
 from slime.config.sections.data import Batches, Data
@@ -24,6 +24,7 @@ SECTIONS = {
     "reward": Reward,
     "eval": Eval,
     "algorithm": Algorithm,
+    "critic": Critic,
     "off_policy": OffPolicy,
     "distillation": Distillation,
     "engine": Engine,

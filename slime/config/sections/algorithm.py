@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Fraction, Hook, NonNegative, Path, Positive, Section, Unit, option
+from slime.config.section import Count, Fraction, Hook, Index, NonNegative, Path, Positive, Section, Unit, option
 
 ClipRange = Annotated[float, Field(ge=0), Unit("X")]
 
@@ -23,15 +23,16 @@ class Algorithm(Section):
         None, "custom_loss(args, batch, logits, sum_of_sample_mean) -> (loss, metrics); for --loss-type custom_loss."
     )
     advantage_estimator: Literal[
-        "grpo", "gspo", "cispo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"
+        "grpo", "gspo", "cispo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo"
     ] = option(
         "grpo",
         "grpo: reward against the mean of the group (arXiv:2402.03300). gspo: the same, with the probability ratio of"
         " the whole sample (2507.18071). cispo: the same, with the clipped ratio as a weight (2506.13585). rloo:"
         " against the mean of the others (2402.14740). reinforce_plus_plus: discounted return of each token (2501.03262);"
-        " ..._baseline: reward less the mean of the group.",
+        " ..._baseline: reward less the mean of the group. ppo: generalised advantage estimation against the values of a"
+        " critic (1707.06347, 1506.02438).",
     )
-    gamma: Fraction = option(1.0, "Discount of a reward for each token before it; for reinforce_plus_plus.")
+    gamma: Fraction = option(1.0, "Discount of a reward for each token before it; for reinforce_plus_plus and ppo.")
     eps_clip: ClipRange = option(0.2, "The probability ratio has no further effect below 1 - eps-clip.")
     eps_clip_high: ClipRange | None = option(None, "... and above 1 + eps-clip-high.", derived="--eps-clip")
     eps_clip_c: Annotated[float, Field(gt=1), Unit("X")] | None = option(
@@ -75,6 +76,23 @@ class Algorithm(Section):
     use_rollout_entropy: bool = option(
         False, "Also compute the entropy of each token before the update: for rollout/entropy and users' functions."
     )
+
+
+class Critic(Section):
+    """Critic
+
+    The value function of --advantage-estimator ppo: a model like the policy, whose last layer gives one number a token.
+    Its devices are among those of the cluster, its checkpoints among those of the run. All else is as for the policy.
+    """
+
+    lambd: Fraction = option(
+        1.0, "GAE: 1 trusts the rewards that followed (high variance), 0 the critic's next value (high bias)."
+    )
+    value_clip: NonNegative = option(
+        0.2, "A value that is further than this from that before the update gains nothing by going on."
+    )
+    num_critic_only_steps: Index = option(0, "First rollouts on which only the critic is trained.")
+    critic_lr: NonNegative | None = option(None, "Learning rate of the critic, after warm-up.", derived="--lr")
 
 
 class OffPolicy(Section):

@@ -30,8 +30,15 @@ class Checkpoints(Section):
         False, "Write checkpoints while training goes on, from a copy in host memory. The last one is waited for."
     )
     no_save_optim: bool = option(False, "Leave the optimizer out of checkpoints; they then don't resume exactly.")
+    critic_save: Path | None = option(None, "Directory of the critic's checkpoints.", derived="<save>/critic")
     load: Path | None = option(
         None, "Directory of checkpoints to start from: what the run that wrote them would do next is done."
+    )
+    critic_load: Path | None = option(
+        None,
+        "What the critic starts from: a directory of its checkpoints, of which the newest is taken that --load has as"
+        " well, or a Hugging Face model, a reward model say.",
+        derived="<load>/critic, but with --finetune; without --load the critic starts from --hf-checkpoint",
     )
     ckpt_step: Index | None = option(
         None, "The rollout whose checkpoint of --load is taken.", derived="the latest"

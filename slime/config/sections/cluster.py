@@ -18,6 +18,15 @@ class Cluster(Section):
     actor_num_gpus_per_node: Count = option(
         8, "Training devices on each of these nodes; nodes x devices = training ranks."
     )
+    critic_num_nodes: Count | None = option(
+        None, "Nodes that train the critic.", derived="--actor-num-nodes, if the critic has devices of its own"
+    )
+    critic_num_gpus_per_node: Count | None = option(
+        None,
+        "Training devices of the critic on each of these nodes. It has as many as the policy: on devices of its own it is"
+        " trained at the same time. Both unset: it shares those of the policy, in turns.",
+        derived="--actor-num-gpus-per-node, if --critic-num-nodes is given",
+    )
     rollout_num_gpus: Index | None = option(
         None, "Devices that generate, over all nodes.", derived="the training devices when colocated, else required"
     )
