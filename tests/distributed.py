@@ -28,11 +28,14 @@ START = 120.0  # seconds that the processes may take to start, on a busy machine
 GRACE = 3.0  # seconds between the first sign of an end and the last
 
 
-def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, deadline: float = 120.0) -> list[Any]:
+def run_ranks(
+    function: Callable[..., Any], world_size: int, *arguments: Any, deadline: float = 120.0, backend: str = "gloo"
+) -> list[Any]:
     """function(*arguments) on ranks 0..world_size-1; returns what each returned, by rank (tensors as copies).
 
     Raises AssertionError with the traceback of the first rank that failed or, when they take more than `deadline`
-    seconds, with the stack of each that was still running. No process outlives the call.
+    seconds, with the stack of each that was still running. No process outlives the call. With the backend nccl each rank
+    has the GPU of its number.
     """
     context = multiprocessing.get_context("spawn")
     latest_end = time.monotonic() + START + deadline + GRACE
@@ -45,7 +48,7 @@ def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, de
             for rank in range(world_size):
                 stacks[rank].touch()
                 ours, theirs = context.Pipe(duplex=False)
-                where = (theirs, f"file://{scratch}/store", stacks[rank], rank, world_size, deadline)
+                where = (theirs, f"file://{scratch}/store", stacks[rank], rank, world_size, deadline, backend)
                 processes.append(context.Process(target=_rank, args=(*where, function, arguments), daemon=True))
                 processes[rank].start()
                 theirs.close()  # so that the pipe ends with the process
@@ -101,15 +104,19 @@ def _rank(
     rank: int,
     world_size: int,
     deadline: float,
+    backend: str,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["LOCAL_RANK"] = str(rank)
     torch.set_num_threads(1)
     timeout = timedelta(seconds=START + deadline)  # of one collective: the deadline below comes first, and says more
     with stack.open("w") as stack_file:
         try:
-            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=timeout)
+            if backend == "nccl":
+                torch.cuda.set_device(rank)
+            dist.init_process_group(backend, init_method=store, rank=rank, world_size=world_size, timeout=timeout)
             faulthandler.dump_traceback_later(deadline, exit=True, file=stack_file)
             answer = _packed((True, function(*arguments)))
             dist.barrier()  # nobody leaves while another still talks to it

@@ -37,16 +37,19 @@ CHAT_TEMPLATE = """\
 {%- endif %}"""
 
 
-def write_checkpoint(directory: str | Path, *, moe: bool = False, num_layers: int = 2, seed: int = 0) -> Path:
+def write_checkpoint(
+    directory: str | Path, *, moe: bool = False, num_layers: int = 2, width: int = 1, seed: int = 0
+) -> Path:
     """Writes configuration, weights and tokenizer into the directory, and returns it.
 
-    The dense model has 103 k parameters. `num_layers` is for tests that cut the model into more than two stages.
+    The dense model has 103 k parameters. `num_layers` is for tests that cut the model into more than two stages; `width`
+    multiplies all sizes but the number of heads: 8 gives the heads of 128 that kernels for GPUs are made for.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    config = model_config(moe=moe, num_layers=num_layers)
+    config = model_config(moe=moe, num_layers=num_layers, width=width)
     rng = np.random.default_rng(seed)
-    tensors = {name: initial_weight(name, shape, rng) for name, shape in weight_shapes(config)}
+    tensors = {name: initial_weight(name, shape, config["hidden_size"], rng) for name, shape in weight_shapes(config)}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "model.safetensors").chmod(0o644)  # safetensors makes it 0o600
     write_json(directory / "config.json", config)
@@ -57,17 +60,17 @@ def write_checkpoint(directory: str | Path, *, moe: bool = False, num_layers: in
     return directory
 
 
-def model_config(*, moe: bool, num_layers: int) -> dict[str, Any]:
+def model_config(*, moe: bool, num_layers: int, width: int) -> dict[str, Any]:
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "vocab_size": len(VOCABULARY),
-        "hidden_size": HIDDEN,
-        "intermediate_size": FFN,
+        "hidden_size": HIDDEN * width,
+        "intermediate_size": FFN * width,
         "num_hidden_layers": num_layers,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
+        "head_dim": HEAD_DIM * width,
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "max_position_embeddings": 512,
@@ -85,7 +88,7 @@ def model_config(*, moe: bool, num_layers: int) -> dict[str, Any]:
             "model_type": "qwen3_moe",
             "num_experts": EXPERTS,
             "num_experts_per_tok": EXPERTS_PER_TOKEN,
-            "moe_intermediate_size": EXPERT_FFN,
+            "moe_intermediate_size": EXPERT_FFN * width,
             "norm_topk_prob": True,
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
@@ -97,38 +100,40 @@ def model_config(*, moe: bool, num_layers: int) -> dict[str, Any]:
 
 def weight_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """HF names and shapes of all weights; an output layer that is tied to the embedding has none of its own."""
-    yield "model.embed_tokens.weight", (config["vocab_size"], HIDDEN)
+    hidden, head, vocab = config["hidden_size"], config["head_dim"], config["vocab_size"]
+    yield "model.embed_tokens.weight", (vocab, hidden)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
-        yield f"{layer}.input_layernorm.weight", (HIDDEN,)
-        yield f"{layer}.self_attn.q_proj.weight", (HEADS * HEAD_DIM, HIDDEN)
-        yield f"{layer}.self_attn.k_proj.weight", (KV_HEADS * HEAD_DIM, HIDDEN)
-        yield f"{layer}.self_attn.v_proj.weight", (KV_HEADS * HEAD_DIM, HIDDEN)
-        yield f"{layer}.self_attn.o_proj.weight", (HIDDEN, HEADS * HEAD_DIM)
-        yield f"{layer}.self_attn.q_norm.weight", (HEAD_DIM,)
-        yield f"{layer}.self_attn.k_norm.weight", (HEAD_DIM,)
-        yield f"{layer}.post_attention_layernorm.weight", (HIDDEN,)
+        yield f"{layer}.input_layernorm.weight", (hidden,)
+        yield f"{layer}.self_attn.q_proj.weight", (HEADS * head, hidden)
+        yield f"{layer}.self_attn.k_proj.weight", (KV_HEADS * head, hidden)
+        yield f"{layer}.self_attn.v_proj.weight", (KV_HEADS * head, hidden)
+        yield f"{layer}.self_attn.o_proj.weight", (hidden, HEADS * head)
+        yield f"{layer}.self_attn.q_norm.weight", (head,)
+        yield f"{layer}.self_attn.k_norm.weight", (head,)
+        yield f"{layer}.post_attention_layernorm.weight", (hidden,)
         if "num_experts" in config:
-            yield f"{layer}.mlp.gate.weight", (EXPERTS, HIDDEN)
+            yield f"{layer}.mlp.gate.weight", (EXPERTS, hidden)
             for expert in range(EXPERTS):
-                yield from feed_forward_shapes(f"{layer}.mlp.experts.{expert}", EXPERT_FFN)
+                prefix = f"{layer}.mlp.experts.{expert}"
+                yield from feed_forward_shapes(prefix, hidden, config["moe_intermediate_size"])
         else:
-            yield from feed_forward_shapes(f"{layer}.mlp", FFN)
-    yield "model.norm.weight", (HIDDEN,)
+            yield from feed_forward_shapes(f"{layer}.mlp", hidden, config["intermediate_size"])
+    yield "model.norm.weight", (hidden,)
     if not config["tie_word_embeddings"]:
-        yield "lm_head.weight", (config["vocab_size"], HIDDEN)
+        yield "lm_head.weight", (vocab, hidden)
 
 
-def feed_forward_shapes(prefix: str, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{prefix}.gate_proj.weight", (width, HIDDEN)
-    yield f"{prefix}.up_proj.weight", (width, HIDDEN)
-    yield f"{prefix}.down_proj.weight", (HIDDEN, width)
+def feed_forward_shapes(prefix: str, hidden: int, inner: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{prefix}.gate_proj.weight", (inner, hidden)
+    yield f"{prefix}.up_proj.weight", (inner, hidden)
+    yield f"{prefix}.down_proj.weight", (hidden, inner)
 
 
-def initial_weight(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def initial_weight(name: str, shape: tuple[int, ...], hidden: int, rng: np.random.Generator) -> np.ndarray:
     if len(shape) == 1:
         return np.ones(shape, np.float32)
-    scale = 0.05 if shape[0] == len(VOCABULARY) else 0.7 / math.sqrt(HIDDEN)
+    scale = 0.05 if "embed_tokens" in name or "lm_head" in name else 0.7 / math.sqrt(hidden)
     return rng.standard_normal(shape, np.float32) * np.float32(scale)
 
 

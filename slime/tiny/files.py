@@ -55,6 +55,7 @@ def make_tiny(
     num_demos: int = 16384,
     moe: bool = False,
     num_layers: int = 2,
+    width: int = 1,
 ) -> Tiny:
     """Makes the directory `root`; raises FileExistsError when there is something in it already.
 
@@ -67,7 +68,7 @@ def make_tiny(
     root.parent.mkdir(parents=True, exist_ok=True)
     partial = Tiny(Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent)))
     try:
-        write_checkpoint(partial.model, moe=moe, num_layers=num_layers, seed=seed)
+        write_checkpoint(partial.model, moe=moe, num_layers=num_layers, width=width, seed=seed)
         write_lines(partial.train, questions(task, num_train, f"{seed}/train", held_out=False))
         write_lines(partial.heldout, questions(task, num_heldout, f"{seed}/heldout", held_out=True))
         write_lines(partial.sft, demonstrations(task, num_demos, f"{seed}/sft"))

@@ -20,6 +20,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe.fused_a2a import HAVE_DEEP_EP
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import nn
@@ -106,10 +107,7 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
     """Raises ValueError without the layers that are asked for, and, in Megatron's words, for what Megatron refuses."""
     on_cpu = not parallel.device.is_cuda
     implementation = config.transformer_impl or ("local" if on_cpu else "transformer_engine")
-    if implementation == "transformer_engine" and not HAVE_TE:
-        raise ValueError(
-            "--transformer-impl transformer_engine: the package transformer-engine is not installed; use local"
-        )
+    _check_packages(config, implementation)
     virtual = config.megatron.get("virtual_pipeline_model_parallel_size")
     dtype = torch.bfloat16 if config.bf16 else torch.float32
     model = family.transformer_fields()
@@ -148,6 +146,20 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
         fields["apply_rope_fusion"] = False  # Megatron has that kernel for YaRN alone
     cls = MLATransformerConfig if is_latent else TransformerConfig
     return cls(**{**fields, **_fields(cls, config.megatron)})
+
+
+def _check_packages(config: Config, implementation: str) -> None:
+    """Raises ValueError for what only kernels of a package that is not installed can do."""
+    if implementation == "transformer_engine" and not HAVE_TE:
+        raise ValueError(
+            "--transformer-impl transformer_engine: the package transformer-engine is not installed; use local"
+        )
+    if config.megatron.get("fp8") and implementation != "transformer_engine":
+        raise ValueError("--fp8-format: only the layers of Transformer Engine compute in fp8; leave it out, or give"
+                         " --transformer-impl transformer_engine where that package is installed")  # fmt: skip
+    by_kernels = config.megatron.get("moe_token_dispatcher_type") == "flex"
+    if by_kernels and config.megatron.get("moe_flex_dispatcher_backend", "deepep") == "deepep" and not HAVE_DEEP_EP:
+        raise ValueError("--moe-token-dispatcher-type flex: the package deep-ep is not installed; use alltoall")
 
 
 def _virtual_stages(config: TransformerConfig) -> Sequence[int | None]:

@@ -119,6 +119,8 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
     device = claim(
         config.device, local_rank=int(os.environ.get("LOCAL_RANK", rank)), backend=config.distributed_backend
     )
+    if config.nccl_communicator_config_path and device.backend != "nccl":
+        raise ValueError(f"--nccl-communicator-config-path: the ranks talk by {device.backend}, not by NCCL; leave it out")
     timeout = timedelta(minutes=config.distributed_timeout_minutes)
     owns_processes = not dist.is_initialized()
     if owns_processes:
@@ -128,6 +130,7 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
         virtual_pipeline_model_parallel_size=config.megatron.get("virtual_pipeline_model_parallel_size"),
         expert_model_parallel_size=config.expert_model_parallel_size,
         expert_tensor_parallel_size=config.expert_tensor_parallel_size,
+        nccl_communicator_config_path=config.nccl_communicator_config_path,
         distributed_timeout_minutes=config.distributed_timeout_minutes,
         create_gloo_process_groups=False,
     )

@@ -49,7 +49,7 @@ def train(
 
 def trained(made: Any, result: Any) -> Trained:
     weights = {
-        name: float(tensor.double().flatten() @ torch.arange(tensor.numel()).double().cos())
+        name: float(tensor.double().flatten().cpu() @ torch.arange(tensor.numel()).double().cos())
         for bucket in made.weights(50_000, across_pp=True)
         for name, tensor in bucket
     }

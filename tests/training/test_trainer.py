@@ -277,6 +277,9 @@ def test_refusals(model):
         "no samples": (model, [], [], True),
         "too many ranks": (model, ["--tensor-model-parallel-size", "2"], SAMPLES, True),
         "Transformer Engine": (model, ["--transformer-impl", "transformer_engine"], SAMPLES, True),
+        "fp8": (model, ["--fp8-format", "hybrid"], SAMPLES, True),
+        "DeepEP": (model, ["--moe-token-dispatcher-type", "flex", "--moe-enable-deepep"], SAMPLES, True),
+        "NCCL": (model, ["--nccl-communicator-config-path", "nccl.yaml"], SAMPLES, True),
         "fine": (model, [], SAMPLES, False),
     }
     (said,) = run_ranks(refusals, 1, cases)
@@ -293,4 +296,7 @@ def test_refusals(model):
         in said["too many ranks"]
     )
     assert "transformer-engine is not installed" in said["Transformer Engine"]
+    assert "only the layers of Transformer Engine compute in fp8" in said["fp8"]
+    assert "deep-ep is not installed" in said["DeepEP"]
+    assert "--nccl-communicator-config-path: the ranks talk by gloo" in said["NCCL"]
     assert said["fine"] == ""

@@ -48,6 +48,9 @@ class Cluster(Section):
     distributed_backend: Literal["nccl", "gloo"] = option(
         "nccl", "torch.distributed backend of the training ranks on GPUs. On a CPU it is always gloo."
     )
+    nccl_communicator_config_path: str | None = option(
+        None, "YAML file with NCCL's settings for each of Megatron's process groups, as Megatron reads it; GPUs only."
+    )
     distributed_timeout_minutes: Minutes = option(
         10, "After this time a collective operation that some rank never entered is an error instead of a stall."
     )
