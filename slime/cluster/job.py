@@ -17,6 +17,7 @@ import ray
 
 from slime.cluster import placement
 from slime.cluster.buffer import Buffer
+from slime.cluster.critics import Critics
 from slime.cluster.engines import Engines
 from slime.cluster.rollouts import Evaluated, Made, Rollouts
 from slime.cluster.session import Session
@@ -78,9 +79,13 @@ class Job:
             )
             self.stops.append(lambda: [buffer.close(whole=self.whole)])
             self.stops.append(lambda: [self.rollouts.close()])
-            self.trainers = Trainers(config, seats)
+            self.trainers = Trainers(config, seats, seats.train)
             self.stops.append(self.trainers.close)
             training, others = self.trainers.start(), [opened]
+            self.critics = Critics(config, seats, seats.critic) if config.has_critic else None
+            if self.critics is not None:
+                self.stops.append(self.critics.close)
+                others += self.critics.start()
             if len(self.engines):
                 others.append(self.rollouts.start_router())
             started = self.wait([*training, *others], "training ranks, data buffer and router to start", START_S)
@@ -122,10 +127,29 @@ class Job:
 
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> Trained:
         """Trains every rank on its share. Returns metrics: those of the rollout, and those of each optimizer step."""
-        self.turns.expect(Turn.TRAINING, f"training on rollout {rollout_id}")
-        trained = self.wait(self.trainers.train(rollout_id, batches), f"training on rollout {rollout_id}", TRAIN_S)[0]
+        what = f"training on rollout {rollout_id}"
+        self.turns.expect(Turn.TRAINING, what)
+        if self.critics is None:
+            self.turns.is_current = False
+            trained = self.wait(self.trainers.train(rollout_id, batches), what, TRAIN_S)[0]
+        else:
+            trained = self._train_with_critic(rollout_id, batches, what)
         self.wait(self.buffer.trained(rollout_id), "the ledger to take note of the training", START_S)
         return trained
+
+    def _train_with_critic(self, rollout_id: int, batches: list[ray.ObjectRef], what: str) -> Trained:
+        """Values, from them advantages and returns, and then policy and critic learn: at once, or in turns."""
+        values = self.wait(self.critics.values(rollout_id, batches), f"the critic's values for {what}", TRAIN_S)
+        returns = self.wait(self.trainers.prepare(rollout_id, batches, values), f"the returns for {what}", TRAIN_S)
+        critics = self.critics.train(returns)
+        if not self.config.critic_has_own_devices:
+            self.wait(critics, f"the critic's {what}", TRAIN_S)
+        optimises = rollout_id >= self.config.num_critic_only_steps
+        self.turns.is_current = self.turns.is_current and not optimises
+        policy = self.trainers.update(optimises=optimises)
+        done = self.wait([*policy, *critics], what, TRAIN_S)
+        (metrics, rows), (of_critic, critic_rows) = done[0], done[len(policy)]
+        return metrics | of_critic, [*rows, *critic_rows]
 
     def evaluate(self, rollout_id: int) -> Evaluated:
         self.turns.expect(Turn.INFERENCE, "evaluation")
@@ -138,8 +162,10 @@ class Job:
         if config.save:
             in_background = config.async_save and rollout_id + 1 < config.num_rollout
             with self.console.phase(f"saving a checkpoint to {config.save}"):
-                saving = self.trainers.save(rollout_id, self.turns.version + 1, in_background=in_background)
-                self.wait(saving, "the checkpoint to be saved", SAVE_S)
+                # The critic first: of a run that is killed in between, both go on from the checkpoint before.
+                for ranks in filter(None, (self.critics, self.trainers)):
+                    saving = ranks.save(rollout_id, self.turns.next_version, in_background=in_background)
+                    self.wait(saving, "the checkpoint to be saved", SAVE_S)
         if config.save_hf:
             directory = config.save_hf.format(rollout_id=rollout_id)
             with self.console.phase(f"saving weights to {directory}"):
@@ -163,5 +189,5 @@ def _model_parallel_size(config: Config) -> int:
 
 
 def _all_on_loopback(seats: placement.Placement) -> bool:
-    places = [*seats.train, *(place for engine in seats.engines for place in engine)]
+    places = [*seats.train, *seats.critic, *(place for engine in seats.engines for place in engine)]
     return all(ipaddress.ip_address(place.host).is_loopback for place in places)

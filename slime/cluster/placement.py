@@ -3,8 +3,8 @@
 `plan` is arithmetic on numbers of devices; `place` reserves what a plan asks for and finds out where it is.
 
 Invariants:
-- A bundle is what must share a node: the training devices of one node, or the devices of one engine (of each of its
-  nodes, if it spans several). Ray never splits a bundle.
+- A bundle is what must share a node: the training devices of one node, the critic's of one node where it has its own, or
+  the devices of one engine (of each of its nodes, if it spans several). Ray never splits a bundle.
 - The placement group holds every device; actors ask Ray for none, and are told theirs by CUDA_VISIBLE_DEVICES. Nobody
   else decides.
 - Training ranks are ordered by node, so that neighbouring ranks, and with them tensor-parallel groups, share a node.
@@ -48,12 +48,14 @@ class Seat:
 class Plan:
     """What a run asks for: the devices of each bundle, the seat of each training rank, the seats of each engine.
 
-    Training's bundles come first, and are of one size; those of the engines alone follow, and are of one size too.
+    Training's bundles come first, then those of the critic alone, then those of the engines alone; each of one size. A
+    critic that shares the devices of training has the seats of its ranks.
     """
 
     bundles: tuple[int, ...]
     train: tuple[Seat, ...]
     engines: tuple[tuple[Seat, ...], ...]
+    critic: tuple[Seat, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -65,6 +67,9 @@ class Plan:
         shared = rollout & set(self.train)
         engines = f"{len(self.engines)} engine{'s' * (len(self.engines) != 1)}"
         parts = [f"{len(self.train)} to train"] if self.train else []
+        if self.critic:
+            alone = f"{len(self.critic)} for a critic"
+            parts.append("a critic on them in turns" if self.critic == self.train else alone)
         if shared:
             parts.append(f"{engines} on {len(shared)} of them in turns")
         if rollout - shared:
@@ -73,11 +78,18 @@ class Plan:
 
 
 def plan(
-    train_nodes: int, train_per_node: int, rollout_devices: int, per_engine: int, per_node: int, colocate: bool
+    train_nodes: int,
+    train_per_node: int,
+    rollout_devices: int,
+    per_engine: int,
+    per_node: int,
+    colocate: bool,
+    critic: tuple[int, int] | None = None,
 ) -> Plan:
     """The plan for `train_nodes` x `train_per_node` ranks and engines of `per_engine` devices on `rollout_devices`.
 
-    `per_node` is the size of a node: an engine larger than it spans several whole nodes. Raises PlacementError.
+    `per_node` is the size of a node: an engine larger than it spans several whole nodes. `critic` is (nodes, devices on
+    each) of a critic's own, (0, 0) for one that shares those of training. Raises PlacementError.
     """
     if rollout_devices % per_engine:
         raise PlacementError(
@@ -100,17 +112,25 @@ def plan(
             f"a colocated engine of {per_engine} devices would have only {shared % per_engine} of its devices among "
             f"the {len(train)} that train: make these a multiple of --rollout-num-gpus-per-engine"
         )
+    critics = list(train) if critic == (0, 0) else []
+    for _ in range(critic[0] if critic else 0):
+        critics += [Seat(len(bundles), index) for index in range(critic[1])]
+        bundles.append(critic[1])
     rollout = train[:shared]
     piece = min(per_engine, per_node)
     for _ in range((rollout_devices - shared) // piece):
         rollout += [Seat(len(bundles), index) for index in range(piece)]
         bundles.append(piece)
     engines = [tuple(rollout[i : i + per_engine]) for i in range(0, len(rollout), per_engine)]
-    return Plan(tuple(bundles), tuple(train), tuple(engines))
+    return Plan(tuple(bundles), tuple(train), tuple(engines), tuple(critics))
 
 
 def plan_for(config: Config) -> Plan:
     """The plan that a configuration asks for. Supervised fine-tuning has no engines. Raises PlacementError."""
+    critic = None
+    if config.has_critic:
+        own = config.critic_has_own_devices
+        critic = (config.critic_num_nodes, config.critic_num_gpus_per_node) if own else (0, 0)
     return plan(
         train_nodes=0 if config.debug_rollout_only else config.actor_num_nodes,
         train_per_node=config.actor_num_gpus_per_node,
@@ -118,6 +138,7 @@ def plan_for(config: Config) -> Plan:
         per_engine=config.rollout_num_gpus_per_engine,
         per_node=config.num_gpus_per_node,
         colocate=config.colocate and not config.debug_rollout_only,
+        critic=critic,
     )
 
 
@@ -136,10 +157,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Placement:
-    """A plan's seats, taken: the place of each training rank, the places of each engine (by tensor-parallel rank)."""
+    """A plan's seats, taken: the place of each training rank, the places of each engine (by tensor-parallel rank), and
+    the place of each of the critic's ranks."""
 
     train: tuple[Place, ...]
     engines: tuple[tuple[Place, ...], ...]
+    critic: tuple[Place, ...]
     group: PlacementGroup
 
     def options(self, places: Sequence[Place]) -> dict[str, Any]:
@@ -182,10 +205,13 @@ def place(plan: Plan, session: Session, timeout: float = 60.0) -> Placement:
         )
     bundles = _bundles(plan, group, session.resource)
     training = len({seat.bundle for seat in plan.train})
-    bundles = sorted(bundles[:training], key=_node_of) + sorted(bundles[training:], key=_node_of)
+    critics = len({seat.bundle for seat in plan.critic} - {seat.bundle for seat in plan.train})
+    kinds = bundles[:training], bundles[training : training + critics], bundles[training + critics :]
+    bundles = [bundle for kind in kinds for bundle in sorted(kind, key=_node_of)]
     return Placement(
         train=tuple(bundles[seat.bundle][seat.index] for seat in plan.train),
         engines=tuple(tuple(bundles[seat.bundle][seat.index] for seat in engine) for engine in plan.engines),
+        critic=tuple(bundles[seat.bundle][seat.index] for seat in plan.critic),
         group=group,
     )
 

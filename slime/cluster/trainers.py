@@ -1,16 +1,20 @@
-"""The training ranks as Ray actors, one a device. Every rank is called with the same thing at the same time."""
+"""The policy's ranks as Ray actors, one a device; and what they have in common with the critic's.
+
+Every rank is called with the same thing at the same time.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from slime.cluster.placement import Placement
+from slime.cluster.placement import Place, Placement
 from slime.cluster.wait import wait
 from slime.config import Config
 
@@ -22,20 +26,32 @@ MEETING_S = 120.0
 HANDOVER_S = 60.0
 
 
-class TrainActor:
-    """One rank. Torch and Megatron are imported here and in no other process of a run."""
+class Rank:
+    """One rank of a model. Torch and Megatron are imported here and in no other process of a run."""
 
     def __init__(self, config: Config, rank: int, world_size: int, host: str) -> None:
         os.environ.update({name: str(value) for name, value in config.train_env_vars.items()})
         self.config, self.rank, self.world_size, self.host = config, rank, world_size, host
         self.trainer: Any = None
-        self.sync: Any = None
 
     def meeting_point(self) -> tuple[str, int]:
         """Host and port, free now, where the other ranks can reach this one."""
         with socket.socket() as probe:
             probe.bind((self.host, 0))
             return self.host, probe.getsockname()[1]
+
+    def save(self, rollout_id: int, weight_version: int, in_background: bool) -> None:
+        self.trainer.save(rollout_id, weight_version, in_background=in_background)
+
+    def close(self) -> None:
+        if self.trainer is not None:
+            self.trainer.close()
+
+
+class TrainActor(Rank):
+    """One rank of the policy."""
+
+    sync: Any = None
 
     def start(self, master_addr: str, master_port: int) -> tuple[int, int]:
         """Builds the model. Returns the last rollout that its weights were trained on, -1 for none, and their version."""
@@ -78,8 +94,15 @@ class TrainActor:
         result = self.trainer.train(rollout_id, ray.get(batches[self.trainer.dp_rank], timeout=HANDOVER_S))
         return result.rollout, result.steps  # not the TrainResult: to read it the driver would import Megatron
 
-    def save(self, rollout_id: int, weight_version: int, in_background: bool) -> None:
-        self.trainer.save(rollout_id, weight_version, in_background=in_background)
+    def prepare(self, rollout_id: int, batches: list[ray.ObjectRef], values: list[ray.ObjectRef]) -> ray.ObjectRef:
+        """The first half of `train`, with the values of the critic, one reference a rank: returns, in the object store."""
+        batch = ray.get(batches[self.trainer.dp_rank], timeout=HANDOVER_S)
+        return ray.put(self.trainer.prepare(rollout_id, batch, ray.get(values[self.rank], timeout=HANDOVER_S)))
+
+    def update(self, optimises: bool) -> Trained:
+        """The second half; the policy stays as it is if not to be optimised."""
+        result = self.trainer.update(optimises=optimises)
+        return result.rollout, result.steps
 
     def save_hf(self, directory: str) -> None:
         self.trainer.save_hf(directory)
@@ -87,25 +110,39 @@ class TrainActor:
     def close(self) -> None:
         if self.sync is not None:
             self.sync.close()
-        if self.trainer is not None:
-            self.trainer.close()
+        super().close()
 
 
-class Trainers:
-    """All ranks of the actor model. What a method returns is one reference a rank."""
+class Ranks:
+    """All ranks of a model, on `places`. What a method returns is one reference a rank."""
 
-    def __init__(self, config: Config, placement: Placement) -> None:
+    kind: type[Rank]
+    name: str
+
+    def __init__(self, config: Config, placement: Placement, places: Sequence[Place]) -> None:
         self.ranks = [
-            ray.remote(TrainActor)
-            .options(name=f"trainer-{rank}", **placement.options([place]))
-            .remote(config, rank, len(placement.train), place.host)
-            for rank, place in enumerate(placement.train)
+            ray.remote(self.kind)
+            .options(name=f"{self.name}-{rank}", **placement.options([place]))
+            .remote(config, rank, len(places), place.host)
+            for rank, place in enumerate(places)
         ]
 
     def start(self) -> list[ray.ObjectRef]:
-        """Builds the model on every rank; see TrainActor.start for what comes back."""
-        host, port = wait(self.ranks[0].meeting_point.remote(), "the first training rank to start", MEETING_S)
+        """Builds the model on every rank; see `start` of the kind of rank for what comes back."""
+        host, port = wait(self.ranks[0].meeting_point.remote(), f"the first {self.name} to start", MEETING_S)
         return [rank.start.remote(host, port) for rank in self.ranks]
+
+    def save(self, rollout_id: int, weight_version: int, *, in_background: bool) -> list[ray.ObjectRef]:
+        return [rank.save.remote(rollout_id, weight_version, in_background) for rank in self.ranks]
+
+    def close(self) -> list[ray.ObjectRef]:
+        return [rank.close.remote() for rank in self.ranks]
+
+
+class Trainers(Ranks):
+    """All ranks of the policy."""
+
+    kind, name = TrainActor, "trainer"
 
     def connect(self, engines: list[EngineControl]) -> list[ray.ObjectRef]:
         return [rank.connect.remote(engines) for rank in self.ranks]
@@ -116,11 +153,13 @@ class Trainers:
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> list[ray.ObjectRef]:
         return [rank.train.remote(rollout_id, batches) for rank in self.ranks]
 
-    def save(self, rollout_id: int, weight_version: int, *, in_background: bool) -> list[ray.ObjectRef]:
-        return [rank.save.remote(rollout_id, weight_version, in_background) for rank in self.ranks]
+    def prepare(
+        self, rollout_id: int, batches: list[ray.ObjectRef], values: list[ray.ObjectRef]
+    ) -> list[ray.ObjectRef]:
+        return [rank.prepare.remote(rollout_id, batches, values) for rank in self.ranks]
+
+    def update(self, *, optimises: bool) -> list[ray.ObjectRef]:
+        return [rank.update.remote(optimises) for rank in self.ranks]
 
     def save_hf(self, directory: str) -> list[ray.ObjectRef]:
         return [rank.save_hf.remote(directory) for rank in self.ranks]
-
-    def close(self) -> list[ray.ObjectRef]:
-        return [rank.close.remote() for rank in self.ranks]

@@ -48,8 +48,14 @@ class Turns:
         self.trainers, self.engines, self.wait = trainers, engines, wait
         self.colocated, self.engines_sleep = colocated, colocated and engines_sleep
         self.version = first_version - 1
+        self.is_current = False  # whether inference has the weights that training has
         self.turn = Turn.INFERENCE
         self.to_training()
+
+    @property
+    def next_version(self) -> int:
+        """Of the weights that training has; the same while it has not changed them."""
+        return self.version if self.is_current else self.version + 1
 
     def expect(self, turn: Turn, what: str) -> None:
         """Raises TurnError if `what` is asked for out of turn."""
@@ -69,14 +75,14 @@ class Turns:
         """Wakes inference with the weights that training has now. Returns what it took, in seconds."""
         self.expect(Turn.TRAINING, "the engines' waking")
         self.turn = Turn.INFERENCE
-        if not len(self.engines):
+        if not len(self.engines) or (self.is_current and not self.engines_sleep):
             return {}
         start = time.perf_counter()
         if self.engines_sleep:
             self.wait(self.engines.wake(["weights"]), "the engines to take memory for weights", CHANGE_S)
         awake = time.perf_counter()
-        pushed = self.wait(self.trainers.push(self.version + 1), "new weights to reach the engines", CHANGE_S)
-        self.version += 1
+        pushed = self.wait(self.trainers.push(self.next_version), "new weights to reach the engines", CHANGE_S)
+        self.version, self.is_current = self.next_version, True
         sent = time.perf_counter()
         if self.engines_sleep:
             self.wait(self.engines.wake(["kv_cache"]), "the engines to take memory for their caches", CHANGE_S)

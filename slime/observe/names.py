@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 PREFIXES = ("rollout", "perf", "train", "critic-train", "eval", "passrate", "multi_turn", "multi_turn_metric")
-AXES = ("rollout/step", "train/step", "eval/step")
+AXES = ("rollout/step", "train/step", "critic-train/step", "eval/step")
 LOGPROB_DIFF = "train/train_rollout_logprob_abs_diff"
 STATISTIC = "{mean|median|max|min}"
 
@@ -60,6 +60,7 @@ ROLLOUT = (
     Metric("rollout/ref_log_probs", "nats", "the same by the reference model"),
     Metric("rollout/advantages", "", "mean advantage of the trained tokens"),
     Metric("rollout/returns", "", "mean return of the trained tokens"),
+    Metric("rollout/values", "", "mean value that the critic gave the trained tokens, before its update"),
     Metric("rollout/teacher_log_probs", "nats", "mean log-probability of the sampled tokens, by the teacher"),
     Metric("rollout/opd_reverse_kl", "nats", "mean of log-probability by the policy less that by the teacher"),
     Metric("rollout/kl", "nats", "mean divergence from the reference model, before the update"),
@@ -93,6 +94,16 @@ TRAIN = (
     Metric("train/global_batch_size", "samples", "samples of this optimizer step, over all ranks"),
 )
 
+CRITIC = (
+    Metric("critic-train/step", "", "the critic's optimizer step this row is about: the axis of `critic-train/*`"),
+    Metric("critic-train/loss", "", "what is minimised: `value_loss`"),
+    Metric("critic-train/value_loss", "", "half the squared distance of values from returns, the clipped one if larger"),
+    Metric("critic-train/value_clipfrac", "share", "tokens whose value the clip held"),
+    Metric("critic-train/grad_norm", "", "norm of the gradient before clipping"),
+    Metric("critic-train/lr-pg_{group}", "", "learning rate of a parameter group"),
+    Metric("critic-train/global_batch_size", "samples", "samples of this optimizer step, over all ranks"),
+)
+
 PERF = (
     Metric("perf/step_time", "s", "one step of the driver, everything in it"),
     Metric("perf/rollout_time", "s", "generation and rewards"),
@@ -103,6 +114,8 @@ PERF = (
     Metric("perf/ref_log_probs_time", "s", "its part for the reference model's log-probabilities"),
     Metric("perf/teacher_log_probs_time", "s", "its part for the teacher's log-probabilities"),
     Metric("perf/actor_train_time", "s", "its part for forward, backward and optimizer"),
+    Metric("perf/values_time", "s", "the critic's values before its update"),
+    Metric("perf/critic_train_time", "s", "the critic's forward, backward and optimizer"),
     Metric("perf/save_model_time", "s", "a checkpoint, an export, or both"),
     Metric("perf/update_weights_time", "s", "weights from the trainers into the engines"),
     Metric("perf/sleep_time", "s", "colocated: the engines give their memory back"),
@@ -132,7 +145,7 @@ EVAL = (
     Metric("eval/{set}/thinking_ratio", "share", "its responses that hold a closed `<think>` part"),
 )
 
-SECTIONS = {"Rollout": ROLLOUT, "Training": TRAIN, "Time and speed": PERF, "Held-out prompts": EVAL}
+SECTIONS = {"Rollout": ROLLOUT, "Training": TRAIN, "Critic": CRITIC, "Time and speed": PERF, "Held-out prompts": EVAL}
 METRICS = tuple(metric for section in SECTIONS.values() for metric in section)
 
 
@@ -151,10 +164,8 @@ def is_ours(name: str) -> bool:
 def axis(name: str) -> str:
     """The step metric that a name is plotted over."""
     match name.partition("/")[0]:
-        case "train" | "critic-train":
-            return "train/step"
-        case "eval":
-            return "eval/step"
+        case "train" | "critic-train" | "eval" as prefix:
+            return f"{prefix}/step"
         case _:
             return "rollout/step"
 

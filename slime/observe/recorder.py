@@ -32,16 +32,18 @@ CLOCKS = {
 ELSEWHERE = {  # what other processes time: name -> process, in the order of their work
     "sleep": "engines",
     "data_preprocess": "trainers",
+    "values": "critics",
     "ref_log_probs": "trainers",
     "log_probs": "trainers",
     "actor_train": "trainers",
+    "critic_train": "critics",
     "wake_up": "engines",
     "update_weights": "engines",
 }
 
 
 class StepRecord:
-    """One step of the driver. `metrics` are on the axis of rollouts, `train_rows` one an optimizer step."""
+    """One step of the driver. `metrics` are on the axis of rollouts, `train_rows` one an optimizer step of a model."""
 
     def __init__(self, rollout_id: int, console: Console, timeline: Timeline) -> None:
         self.rollout_id = rollout_id
@@ -95,9 +97,9 @@ class Recorder:
             metrics["perf/wait_time_ratio"] = waited / (waited + trained)
         self._metrics.log(metrics, step=rollout_id)
         for row in record.train_rows:
-            self._optimizer_steps = int(row.get("train/step", self._optimizer_steps))  # a resumed run doesn't begin at 0
-            self._metrics.log(row, step=self._optimizer_steps)
-            self._optimizer_steps += 1
+            step = int(row.get("train/step", row.get("critic-train/step", self._optimizer_steps)))
+            self._metrics.log(row, step=step)
+            self._optimizer_steps = step + 1  # for rows that don't say
         shown = {**(record.train_rows[0] if record.train_rows else {}), **metrics}
         self.console.step(rollout_id, shown)
         self._doubt_the_engines(rollout_id, shown.get(LOGPROB_DIFF, 0.0))

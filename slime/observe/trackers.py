@@ -130,7 +130,7 @@ class WandB:
         self.place = str(self._run.settings.sync_dir if self._run.offline else self._run.url)
 
     def log(self, metrics: Mapping[str, float], *, step: int, axes: Sequence[str]) -> None:
-        steps = {axis: step if axis == "train/step" else step * self._rollout_scale for axis in axes}
+        steps = {axis: step if axis.endswith("train/step") else step * self._rollout_scale for axis in axes}
         self._run.log({**metrics, **steps})
 
     def close(self) -> None:

@@ -192,7 +192,7 @@ def test_wandb_has_the_axes_the_configuration_and_the_names(run):
     axes = {r.metric.glob_name: r.metric.step_metric for r in records if r.HasField("metric") and r.metric.glob_name}
     assert axes == {
         "train/*": "train/step",
-        "critic-train/*": "train/step",
+        "critic-train/*": "critic-train/step",
         "eval/*": "eval/step",
         **{
             f"{prefix}/*": "rollout/step"
