@@ -99,7 +99,7 @@ def _advice(text: str) -> str:
     if "full" in text:
         return "the disk is full: free some space, and go on from the last checkpoint"
     if "locked" in text:
-        return f"another process has held it for {WAIT_S:g} s; is this run going on already?"
+        return f"another process has had it locked for {WAIT_S:g} s: only one may write to it"
     if "not a database" in text or "malformed" in text:
         return f"it is damaged ({text}): move it away, and the run begins a new one"
     return text

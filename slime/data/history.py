@@ -1,0 +1,98 @@
+"""History: what a run's ledger says, read only, also while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slime.data.ledger import LIVE, Entry, State
+from slime.data.ledger_file import explained, open_for_reading
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`time` is in seconds since 1970."""
+
+    state: State
+    time: float
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """`since` and `until` are the first and the last time at which one of them came to its state."""
+
+    samples: int
+    groups: int
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """One reason: how many samples were dropped for it, when the last was, and some of them, the latest first."""
+
+    reason: str
+    samples: int
+    last: float
+    examples: list[int]
+
+
+EXAMPLES = 6
+
+
+class History:
+    """Of one ledger. Every method raises LedgerError when the file can't be read."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._db = open_for_reading(self.path)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def counts(self) -> dict[State, Count]:
+        """Of the states that some sample is in."""
+        query = "SELECT state, COUNT(*), COUNT(DISTINCT group_id), MIN(since), MAX(since) FROM samples GROUP BY state"
+        return {State(state): Count(*numbers) for state, *numbers in self._rows(query)}
+
+    def numbers(self) -> tuple[int, int] | None:
+        """The lowest and the highest number of a sample; None where there is none."""
+        ((lowest, highest),) = self._rows("SELECT MIN(id), MAX(id) FROM samples")
+        return None if lowest is None else (lowest, highest)
+
+    def sample(self, id: int) -> tuple[Entry, list[Change]] | None:
+        """Where a sample is, and how it came there."""
+        found = self._entries("WHERE id = ?", id)
+        changes = self._rows("SELECT state, time, note FROM changes WHERE sample = ? ORDER BY number", id)
+        return (found[0], [Change(State(state), time, note) for state, time, note in changes]) if found else None
+
+    def drops(self) -> list[Drop]:
+        """The most frequent reason first."""
+        query = "SELECT reason, COUNT(*), MAX(since) FROM samples WHERE state = 'dropped' GROUP BY reason ORDER BY 2 DESC, 1"
+        latest = "SELECT id FROM samples WHERE state = 'dropped' AND reason = ? ORDER BY since DESC, id LIMIT ?"
+        return [Drop(*row, [id for (id,) in self._rows(latest, row[0], EXAMPLES)]) for row in self._rows(query)]
+
+    def step(self, rollout_id: int) -> list[Entry]:
+        """The batch of a rollout, by falling reward; samples without one are last."""
+        return self._entries("WHERE rollout = ? ORDER BY reward IS NULL, reward DESC, id", rollout_id)
+
+    def steps(self) -> list[int]:
+        """The rollouts that have a batch, in rising order."""
+        return [rollout for (rollout,) in self._rows("SELECT DISTINCT rollout FROM samples WHERE rollout IS NOT NULL ORDER BY 1")]
+
+    def waiting(self) -> list[Entry]:
+        """What is neither trained nor dropped; what has been in its state for longest first."""
+        return self._entries(f"WHERE state IN ({', '.join('?' * len(LIVE))}) ORDER BY since, id", *LIVE)
+
+    def checkpoints(self) -> list[int]:
+        return [rollout for (rollout,) in self._rows("SELECT rollout FROM checkpoints ORDER BY rollout")]
+
+    def _entries(self, condition: str, *values: Any) -> list[Entry]:
+        return [Entry.of_row(row) for row in self._rows(f"SELECT * FROM samples {condition}", *values)]
+
+    def _rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
+        with explained(self.path):
+            return self._db.execute(query, values).fetchall()
