@@ -302,7 +302,8 @@ class Ledger:
         else:
             self._live.pop(entry.id, None)
         self.lowest, self.highest = min(self.lowest, entry.id), max(self.highest, entry.id)
-        self._dirty.set()
+        if not self._dirty.is_set():
+            self._dirty.set()
 
     def state_of(self, id: int) -> State | None:
         """None for a sample that was never issued."""

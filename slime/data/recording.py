@@ -11,6 +11,7 @@ import base64
 import io
 import json
 import os
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ def _member(values: Any) -> Sample | list[Sample]:
 
 
 def _encoded(value: Any) -> Any:
+    if isinstance(value, array):
+        return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from slime.data.numbers import LOG_PROB, MASK, TOKEN, Numbers
+
+PACKED = {"tokens": TOKEN, "loss_mask": MASK, "rollout_log_probs": LOG_PROB, "teacher_log_probs": LOG_PROB}
+
 
 class Status(StrEnum):
     PENDING = "pending"
@@ -26,7 +30,8 @@ class SampleError(ValueError):
 
 @dataclass(slots=True)
 class Sample:
-    """One prompt with one response. Token fields are lists of int or float, so that users' code can append to them."""
+    """One prompt with one response. Token fields are lists of int or float, so that users' code can append to them; `pack` makes
+    Numbers of them, which do the same in less memory."""
 
     group_index: int | None = None
     index: int | None = None
@@ -72,6 +77,19 @@ class Sample:
             values = getattr(self, field_name)
             if values is not None and len(values) != n:
                 raise SampleError(f"{self.name}: {field_name} has {len(values)} entries, the response has {n} tokens")
+
+    def pack(self) -> None:
+        """Stores the token fields as training reads them, when they are whole: handing them over then costs next to nothing.
+
+        Raises SampleError for a field that holds something other than numbers.
+        """
+        for field_name, code in PACKED.items():
+            values = getattr(self, field_name)
+            if isinstance(values, list):
+                try:
+                    setattr(self, field_name, Numbers(code, values))
+                except (TypeError, OverflowError) as error:
+                    raise SampleError(f"{self.name}: {field_name} holds something that is no such number: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, for JSON as far as users' own fields are. Lists and dicts are the sample's, no copies."""

@@ -18,6 +18,7 @@ from slime import schedule
 from slime.config import Config, architecture
 from slime.config.hooks import load_hook
 from slime.data.batch import Batch, Step
+from slime.data.numbers import as_array
 from slime.data.sample import Sample, SampleError, Status
 from slime.rollout.types import RolloutError
 
@@ -83,7 +84,7 @@ def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int)
         micro_batch_multiple=_micro_batch_multiple(config),
         **_micro_batch_limit(config),
     )
-    unmasked_N = np.fromiter(map(sum, data["loss_masks"]), np.int64, len(data["tokens"]))
+    unmasked_N = np.array([as_array(mask, np.float32).sum() for mask in data["loss_masks"]], np.int64)
     sizes = []  # of each step over all ranks: its samples and unmasked tokens
     for of_ranks in zip(*(rank.steps for rank in ranks), strict=True):
         members = list(chain.from_iterable(chain.from_iterable(of_ranks)))
@@ -99,8 +100,11 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
         return np.array([values[i] for i in order], dtype)
 
     def ragged(name: str, dtype: type, lengths_N: np.ndarray) -> np.ndarray:
-        values = data[name]
-        return np.fromiter(chain.from_iterable([values[i] for i in order]), dtype, int(lengths_N.sum()))
+        values, ends_N = data[name], np.cumsum(lengths_N)
+        joined = np.empty(int(lengths_N.sum()), dtype)
+        for i, length, end in zip(order, lengths_N, ends_N, strict=True):
+            joined[end - length : end] = as_array(values[i], dtype)
+        return joined
 
     total_lengths_N = np.array([len(data["tokens"][i]) for i in order], np.int32)
     response_lengths_N = column("response_lengths", np.int32)
@@ -126,10 +130,10 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
     )
 
 
-def _loss_mask(sample: Sample) -> list[int]:
-    if sample.remove_sample:
-        return [0] * sample.response_length
-    return [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+def _loss_mask(sample: Sample) -> Sequence[float]:
+    if sample.loss_mask is None or sample.remove_sample:
+        return np.broadcast_to(np.float32(not sample.remove_sample), sample.response_length)  # one number in memory
+    return sample.loss_mask
 
 
 def _flops(config: Config, lengths: Sequence[int], response_lengths: Sequence[int]) -> list[int]:

@@ -121,6 +121,9 @@ class Generator:
         await self._grade(members, job)
         if hook is not None:
             members = [await self._hooked(member, job, hook) for member in members]
+        if not job.evaluation:
+            for sample in flatten([members]):
+                sample.pack()  # now, while others are still generated
         if job.journal is not None:
             key = job.args.reward_key
             job.journal.finished(outcomes((sample, reward_of(sample, key)) for sample in flatten([members])))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from slime.data.numbers import as_array
 from slime.data.sample import Sample, Status
 from slime.inference.client import Generation
 from slime.rollout.scores import FAILURE, RETRIES
@@ -151,7 +152,7 @@ def _by_group(samples: Sequence[Sample], rewards: Sequence[float]) -> Iterable[l
 def _trained_tokens(sample: Sample) -> int:
     if sample.remove_sample:
         return 0
-    return sample.response_length if sample.loss_mask is None else sum(sample.loss_mask)
+    return sample.response_length if sample.loss_mask is None else int(as_array(sample.loss_mask, np.float32).sum())
 
 
 def _describe(name: str, values: Sequence[float]) -> dict[str, float]:
