@@ -14,7 +14,7 @@ from slime.inference.errors import InferenceError
 from slime.observe.console import Console
 from slime.rollout.types import RolloutError
 
-BENCHES = ("pack", "rollout", "train")
+BENCHES = ("buffer", "pack", "rollout", "train")
 
 
 def main() -> int:

@@ -65,8 +65,8 @@ def training_data(
     for name in LOG_PROBS:
         without = [s for s in samples if getattr(s, name) is None and s.response_length]
         if not without:
-            data[name] = [getattr(s, name) or [] for s in samples]
-        elif any(getattr(s, name) for s in samples):
+            data[name] = [[] if (values := getattr(s, name)) is None else values for s in samples]
+        elif any(getattr(s, name) is not None for s in samples if s.response_length):
             names = ", ".join(s.name for s in without[:5])
             raise SampleError(f"{len(without)} of {len(samples)} samples carry no {name}, the others do: {names}")
     return data

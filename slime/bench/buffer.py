@@ -1,0 +1,272 @@
+"""buffer: how fast finished samples reach the training ranks, through batches in the object store, and what the ledger costs.
+
+The rollout actor, the data buffer, its ledger and the references are those of a run; a rollout function takes the place of the
+engines, and readers that of the training ranks. Timed is from when the function has returned the samples until every reader has its
+batch: rewards, division among ranks, arrays, ledger, object store, metrics. Beside it, bare: Ray's object store alone, with arrays
+of the same size that are there already. Bytes are those that training reads: 4 a token, a log-probability, a mask entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import psutil
+import ray
+
+from slime.bench.arguments import count
+from slime.cluster.buffer import Buffer
+from slime.cluster.rollouts import Rollouts
+from slime.cluster.session import Session
+from slime.cluster.wait import wait
+from slime.config import Config, ConfigError, load
+from slime.config.errors import Problem
+from slime.data.outcome import Outcome, outcomes
+from slime.data.sample import Sample, Status
+from slime.observe.console import Console
+from slime.rollout.types import RolloutFnTrainOutput
+
+TARGET_GB_PER_S = 1.0
+GROUP = 8  # samples a prompt
+PROMPT = 512  # tokens of a sample that are its prompt, where it has so many
+BYTES = 4
+TIMEOUT_S = 600.0
+FINISHED_AT, LEDGER_S = "bench/finished_at", "bench/ledger_s"
+
+
+@dataclass(frozen=True)
+class BufferReport:
+    """Medians of the rounds. `ratio` is that of our GB/s to the bare object store's; `ledger_ms_per_step`: what all calls of one
+    rollout for the ledger take of the caller's time; `driver_mb_growth`: from after the first round to the last."""
+
+    bench: str
+    setup: str
+    gb_per_s: float
+    samples_per_s: float
+    seconds: float
+    bare_gb_per_s: float
+    ratio: float
+    driver_mb_growth: float
+    ledger_ms_per_step: float
+    ledger_us_per_sample: float
+
+    def table(self) -> str:
+        verdict = "reached" if self.gb_per_s >= TARGET_GB_PER_S else "missed"
+        return "\n".join(
+            [
+                self.setup,
+                "",
+                f"hand-over             {self.gb_per_s:8.2f} GB/s    {self.samples_per_s:,.0f} samples/s, {self.seconds:.3f} s in all",
+                f"object store alone    {self.bare_gb_per_s:8.2f} GB/s    ratio {self.ratio:.3f}",
+                f"memory of the driver  {self.driver_mb_growth:+8.1f} MB",
+                f"ledger                {self.ledger_ms_per_step:8.1f} ms      of callers' time a step,"
+                f" {self.ledger_us_per_sample:.1f} us a sample",
+                "",
+                f"buffer: {self.gb_per_s:.2f} GB/s (target {TARGET_GB_PER_S:g} GB/s: {verdict})",
+            ]
+        )
+
+    def line(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--samples", type=count, default=4096, metavar="N", help=f"a multiple of {GROUP} [4096]")
+    parser.add_argument("--tokens", type=count, default=8192, metavar="N", help="of a sample, prompt and response [8192]")
+    parser.add_argument("--ranks", type=count, default=4, metavar="N", help="data-parallel ranks [4]")
+    parser.add_argument("--rounds", type=count, default=5, metavar="N", help="measured ones, after one that is not [5]")
+    parser.add_argument("--lists", action="store_true", help="tokens in Python lists, as users' own generate functions make them")
+
+
+def run(args: argparse.Namespace, options: list[str], console: Console) -> BufferReport:
+    """Raises ConfigError for options of the configuration: nothing here reads any."""
+    problems = [Problem(options[0], "is no option of this bench, which reads no configuration")] if options else []
+    if args.samples % GROUP:
+        problems.append(Problem("--samples", f"{args.samples} is not a multiple of {GROUP}"))
+    if problems:
+        raise ConfigError(problems)
+    with tempfile.TemporaryDirectory(prefix="slime-bench-") as directory:
+        config = configuration(args, Path(directory))
+        with Session(config) as session:
+            with console.phase("starting"):
+                ends = Ends(config, session, args)
+            with console.phase(f"handing over {args.rounds} rounds of {args.samples} samples"):
+                return ends.measure(args)
+
+
+def configuration(args: argparse.Namespace, directory: Path) -> Config:
+    return load(
+        [
+            *("--hf-checkpoint", "none", "--run-dir", str(directory / "run"), "--device", "cpu", "--debug-train-only"),
+            *("--data-source-path", f"{__name__}.Prompts", "--rollout-function-path", f"{__name__}.finished_samples"),
+            *("--rollout-batch-size", str(args.samples // GROUP), "--n-samples-per-prompt", str(GROUP)),
+            *("--num-rollout", "1000000", "--actor-num-gpus-per-node", str(args.ranks), "--cpu-slots", str(args.ranks)),
+            *("--use-dynamic-batch-size", "--max-tokens-per-gpu", str(max(32768, args.tokens)), "--balance-data"),
+            *("--train-env-vars", json.dumps({"tokens": args.tokens, "lists": args.lists})),
+        ]
+    )
+
+
+class Prompts:
+    """The data source: groups with numbers, and prompts of one token, for the rollout function writes over them."""
+
+    def __init__(self, config: Config) -> None:
+        self.next_group = 0
+
+    def get_samples(self, n: int) -> list[list[Sample]]:
+        first, self.next_group = self.next_group, self.next_group + n
+        return [
+            [Sample(group_index=g, index=g * GROUP + k, tokens=[1]) for k in range(GROUP)] for g in range(first, first + n)
+        ]
+
+    def add_samples(self, groups: list[list[Sample]]) -> None: ...
+
+    def save(self, id: int) -> None: ...
+
+    def load(self, id: int) -> None: ...
+
+    def __len__(self) -> int:
+        return 1
+
+
+class TimedBuffer(Buffer):
+    """Adds up how long callers are held up by telling the ledger."""
+
+    def __init__(self, actor: ray.actor.ActorHandle) -> None:
+        super().__init__(actor)
+        self.seconds = 0.0
+
+    def generating(self, ids: Sequence[int], rollout_id: int) -> None:
+        self._timed(super().generating, ids, rollout_id)
+
+    def finished(self, finished: Sequence[Outcome]) -> None:
+        self._timed(super().finished, finished)
+
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
+        self._timed(super().batched, rollout_id, batch)
+
+    def _timed(self, tell: Callable[..., None], *words: Any) -> None:
+        start = time.perf_counter()
+        tell(*words)
+        self.seconds += time.perf_counter() - start
+
+
+def finished_samples(args: Config, rollout_id: int, data_source: TimedBuffer, evaluation: bool = False) -> RolloutFnTrainOutput:
+    """--rollout-function-path: tells the ledger what the default one tells it, and has everything finished at once."""
+    groups = data_source.get_samples(args.rollout_batch_size)
+    rng = np.random.default_rng(rollout_id)
+    tokens = int(args.train_env_vars["tokens"])
+    response = tokens - min(PROMPT, tokens // 2)
+    for group in groups:
+        data_source.generating([sample.index for sample in group], rollout_id)
+        for sample in group:
+            sample.tokens = rng.integers(0, 1 << 17, tokens).tolist()
+            sample.response_length = response
+            sample.rollout_log_probs = (-rng.random(response, np.float32)).tolist()
+            sample.loss_mask = [1] * response
+            sample.reward = float(sample.index % 2)
+            sample.status = Status.COMPLETED
+            if not args.train_env_vars["lists"]:
+                sample.pack()
+        data_source.finished(outcomes((sample, sample.reward) for sample in group))
+    return RolloutFnTrainOutput(groups, {FINISHED_AT: time.perf_counter(), LEDGER_S: data_source.seconds})
+
+
+class Reader:
+    """A data-parallel rank that only takes what is its own."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def read(self, batches: list[ray.ObjectRef]) -> tuple[float, int, int]:
+        """When it was there, and how many samples and bytes it is."""
+        batch = ray.get(batches[self.rank])
+        at = time.perf_counter()
+        arrays = (batch.tokens_T, batch.rollout_log_probs_R, batch.loss_mask_R)
+        return at, len(batch), sum(array.nbytes for array in arrays)
+
+    def read_bare(self, arrays: list[ray.ObjectRef]) -> float:
+        ray.get(arrays[self.rank])
+        return time.perf_counter()
+
+
+class Putter:
+    """What the rollout actor's last act is, alone."""
+
+    def __init__(self, num_bytes: int, ranks: int) -> None:
+        self.arrays = [np.ones(num_bytes // ranks // BYTES, np.float32) for _ in range(ranks)]
+
+    def put(self) -> tuple[float, list[ray.ObjectRef]]:
+        start = time.perf_counter()
+        return start, [ray.put(array) for array in self.arrays]
+
+
+class Ends:
+    """Both ends of the hand-over, and the driver between them, which is this process."""
+
+    def __init__(self, config: Config, session: Session, args: argparse.Namespace) -> None:
+        self.buffer = TimedBuffer(Buffer.start().actor)
+        wait(self.buffer.open(config), "the data buffer to start", TIMEOUT_S)
+        self.rollouts = Rollouts(config, self.buffer, dp_size=args.ranks, logs=session.logs, token=None)
+        wait(self.rollouts.connect([], TIMEOUT_S), "the rollout actor to start", TIMEOUT_S)
+        self.readers = [ray.remote(Reader).options(num_cpus=0).remote(rank) for rank in range(args.ranks)]
+
+    def measure(self, args: argparse.Namespace) -> BufferReport:
+        driver = psutil.Process()
+        seconds, ledger = [], []
+        for rollout_id in range(args.rounds + 1):
+            taken, num_bytes, ledger_before = self.round(rollout_id, args)
+            if rollout_id == 0:  # the first touches the object store's memory for the first time
+                before = driver.memory_info().rss
+            else:
+                seconds.append(taken)
+                ledger.append(ledger_before)  # of all rounds before this one
+        growth = (driver.memory_info().rss - before) / 1e6
+        a_step = (ledger[-1] / args.rounds) + self.trained_s / (args.rounds + 1)
+        bare = self.bare(num_bytes, args)
+        taken = median(seconds)
+        return BufferReport(
+            "buffer",
+            f"{args.samples} samples of {args.tokens} tokens in {'lists' if args.lists else 'arrays'}, to {args.ranks} ranks:"
+            f" {num_bytes / 1e6:.0f} MB",
+            gb_per_s=num_bytes / taken / 1e9,
+            samples_per_s=args.samples / taken,
+            seconds=taken,
+            bare_gb_per_s=num_bytes / bare / 1e9,
+            ratio=bare / taken,
+            driver_mb_growth=growth,
+            ledger_ms_per_step=a_step * 1e3,
+            ledger_us_per_sample=a_step / args.samples * 1e6,
+        )
+
+    trained_s = 0.0  # of the driver, telling the ledger
+
+    def round(self, rollout_id: int, args: argparse.Namespace) -> tuple[float, int, float]:
+        """Seconds, bytes, and the ledger's seconds of all rounds before."""
+        batches, metrics = wait(self.rollouts.generate(rollout_id), "a rollout", TIMEOUT_S)
+        read = wait([reader.read.remote(batches) for reader in self.readers], "the readers", TIMEOUT_S)
+        num_samples = sum(samples for _, samples, _ in read)
+        if num_samples != args.samples:
+            raise RuntimeError(f"{num_samples} of {args.samples} samples arrived")
+        start = time.perf_counter()
+        wait(self.buffer.trained(rollout_id), "the ledger", TIMEOUT_S)
+        self.trained_s += time.perf_counter() - start
+        return max(at for at, _, _ in read) - metrics[FINISHED_AT], sum(size for _, _, size in read), metrics[LEDGER_S]
+
+    def bare(self, num_bytes: int, args: argparse.Namespace) -> float:
+        """Seconds of the object store alone."""
+        putter = ray.remote(Putter).options(num_cpus=0).remote(num_bytes, args.ranks)
+        seconds = []
+        for _ in range(args.rounds + 1):
+            start, arrays = wait(putter.put.remote(), "the object store", TIMEOUT_S)
+            read = wait([reader.read_bare.remote(arrays) for reader in self.readers], "the readers", TIMEOUT_S)
+            seconds.append(max(read) - start)
+        return median(seconds[1:])
