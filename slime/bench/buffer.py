@@ -150,13 +150,15 @@ class TimedBuffer(Buffer):
     def finished(self, finished: Sequence[Outcome]) -> None:
         self._timed(super().finished, finished)
 
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
-        self._timed(super().batched, rollout_id, batch)
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
+        return self._timed(super().batched, rollout_id, batch)
 
-    def _timed(self, tell: Callable[..., None], *words: Any) -> None:
+    def _timed(self, tell: Callable[..., Any], *words: Any) -> Any:
         start = time.perf_counter()
-        tell(*words)
-        self.seconds += time.perf_counter() - start
+        try:
+            return tell(*words)
+        finally:
+            self.seconds += time.perf_counter() - start
 
 
 def finished_samples(args: Config, rollout_id: int, data_source: TimedBuffer, evaluation: bool = False) -> RolloutFnTrainOutput:

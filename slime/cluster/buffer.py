@@ -48,8 +48,8 @@ class BufferActor:
     def finished(self, finished: Sequence[Outcome]) -> None:
         self.buffer.finished(finished)
 
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
-        self.buffer.batched(rollout_id, batch)
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
+        return self.buffer.batched(rollout_id, batch)
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
         self.buffer.drop(ids, reason)
@@ -111,10 +111,10 @@ class Buffer:
     def drop(self, ids: Sequence[int], reason: str) -> None:
         self._tell(self.actor.drop.remote(ids, reason))
 
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
         """Waits, for this and for all that was told before."""
         told, self._told = [*self._told, self.actor.batched.remote(rollout_id, batch)], []
-        ray.get(told, timeout=ANSWER_S)
+        return ray.get(told, timeout=ANSWER_S)[-1]
 
     def _tell(self, told: ray.ObjectRef) -> None:
         self._told.append(told)

@@ -125,6 +125,13 @@ def _subsample_is_of_a_recording(c: Config) -> Iterator[Problem]:
         yield Problem("--load-debug-rollout-data-subsample", "is a share of a recording", fix)
 
 
+@reads("prompt_data", "prompt_data_weights")
+def _every_prompt_file_has_a_weight(c: Config) -> Iterator[Problem]:
+    if c.prompt_data_weights and len(c.prompt_data_weights) != len(c.prompt_data):
+        what = f"{len(c.prompt_data_weights)} weights for {len(c.prompt_data)} files of --prompt-data"
+        yield Problem("--prompt-data-weights", what, "give one for each file, e.g. 3 1")
+
+
 @reads("eval_interval", "eval_prompt_data", "eval_config", "eval_function_path", "rollout_function_path")
 def _eval_has_data(c: Config) -> Iterator[Problem]:
     names = c.eval_prompt_data[::2]

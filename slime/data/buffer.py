@@ -18,7 +18,7 @@ from slime.data.ledger_file import LedgerError
 from slime.data.outcome import Outcome, outcomes
 from slime.data.recording import dumps, loads
 from slime.data.sample import Sample
-from slime.data.source import DataSource, Group
+from slime.data.source import DataSource, Group, PromptSource
 
 
 @runtime_checkable
@@ -31,8 +31,8 @@ class Journal(Protocol):
     def finished(self, finished: Sequence[Outcome]) -> None:
         """They are generated and graded; whose batch they will be in is not said yet."""
 
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
-        """They are the batch of this rollout: all that it is trained on, and what was removed from it."""
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
+        """They are the batch of this rollout: all that it is trained on, and what was removed from it. Returns metrics."""
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
         """They will never be trained on."""
@@ -95,7 +95,7 @@ class DataBuffer:
     def finished(self, finished: Sequence[Outcome]) -> None:
         self.ledger.finish([outcome for outcome in finished if self._issued(outcome.id)])
 
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
         """Samples that a rollout function made by itself get numbers here."""
         issued, made = [], []
         for outcome in batch:
@@ -110,6 +110,7 @@ class DataBuffer:
             if outcome.removed is not None:
                 self.ledger.drop([outcome.id], outcome.removed)
         self._forget(outcome.id for outcome in batch)
+        return self.source.metrics() if isinstance(self.source, PromptSource) else {}
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
         self.ledger.drop(ids, reason)

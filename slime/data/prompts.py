@@ -78,6 +78,11 @@ class PromptSet(Sequence[Prompt]):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many prompts each file has."""
+        return [len(rows) for rows in self._rows]
+
     def __getitem__(self, i: int) -> Prompt:
         if not 0 <= i < len(self):
             raise IndexError(f"prompt {i} of {len(self)}")

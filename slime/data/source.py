@@ -1,7 +1,6 @@
 """Data sources: where a rollout gets its prompts from, as groups of samples.
 
-Invariants of PromptSource: each epoch hands out every prompt once (but for those over the limit of tokens), in an
-order that depends on the seed and the epoch alone; groups that come back through `add_samples` go out again first;
+Invariants of PromptSource: prompts come in the order of slime.data.order, but for those over the limit of tokens; groups that come back through `add_samples` go out again first;
 the state is small, exact and JSON, so that a resumed run gets the identical next batch. Not made for several threads.
 """
 
@@ -15,10 +14,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from slime.data.encode import ConversationEncoder, Encoded, Encoder, PromptEncoder
 from slime.data.errors import DataError
+from slime.data.order import Mixture
 from slime.data.prompts import Keys, Prompt, PromptSet
 from slime.data.recording import dumps, loads
 from slime.data.sample import Sample, Status
@@ -64,10 +62,13 @@ class PromptSource:
         max_tokens: int | None = None,
         shuffle: bool = False,
         seed: int = 42,
+        sizes: Sequence[int] | None = None,
+        weights: Sequence[float] | None = None,
         directory: str | Path | None = None,
         load_directory: str | Path | None = None,
     ):
-        """`max_tokens`: prompts that encode to more are left out. `directory`: where `save` keeps states, and `load`
+        """`max_tokens`: prompts that encode to more are left out. `weights`: prompts are `sizes` of several sets, each of which is
+        drawn from in this proportion; else all are drawn from alike. `directory`: where `save` keeps states, and `load`
         finds them if not in `load_directory`."""
         self._prompts = prompts
         self._encoder = encoder
@@ -82,8 +83,11 @@ class PromptSource:
         self._too_long: dict[int, int] = {}  # prompt -> its number of tokens
         self._returned: deque[Group] = deque()
         self._next_group = 0
-        self._epoch = self._position = 0  # the next prompt is the one at this position of this epoch's order
-        self._order = self._order_of(0)
+        self._sizes = list(sizes) if weights else [len(prompts)]
+        self._weights = list(weights) if weights else [1.0]
+        if 0 in self._sizes:
+            raise DataError("one of the prompt files has no sound row, so none can be drawn from it: leave it out")
+        self._order = Mixture(self._sizes, self._weights, seed if shuffle else None)
 
     @classmethod
     def from_config(cls, config: Any) -> PromptSource:
@@ -109,6 +113,8 @@ class PromptSource:
             max_tokens=max_tokens,
             shuffle=config.rollout_shuffle,
             seed=config.rollout_seed,
+            sizes=prompts.sizes,
+            weights=config.prompt_data_weights,
             directory=config.save and Path(config.save, "rollout"),
             load_directory=config.load and Path(config.load, "rollout"),
         )
@@ -119,18 +125,22 @@ class PromptSource:
     @property
     def epoch(self) -> int:
         """How many times all prompts have been handed out."""
-        return self._epoch
+        return self._order.epoch
 
     @property
     def num_too_long(self) -> int:
         """Prompts left out for their length so far: they are found when it would be their turn."""
         return len(self._too_long)
 
+    def metrics(self) -> dict[str, float]:
+        """How far it has come."""
+        return {"rollout/epoch": self.epoch, "rollout/prompts_too_long": self.num_too_long}
+
     def get_samples(self, n: int) -> list[Group]:
         """Raises DataError when all prompts are longer than the limit."""
         groups = [self._returned.popleft() for _ in range(min(n, len(self._returned)))]
         while len(groups) < n:
-            drawn = self._draw(n - len(groups))
+            drawn = [self._order.draw() for _ in range(n - len(groups))]
             encoded = self._encode(drawn)
             groups += [self._group(i, encoded[i]) for i in drawn if i in encoded]
         return groups
@@ -146,8 +156,9 @@ class PromptSource:
             "num_prompts": len(self),
             "shuffle": self._shuffle,
             "seed": self._seed,
-            "epoch": self._epoch,
-            "position": self._position,
+            "sizes": self._sizes,
+            "weights": self._weights,
+            "drawn": self._order.drawn,
             "next_group": self._next_group,
             "returned": [[sample.to_dict() for sample in group] for group in self._returned],
         }
@@ -155,13 +166,13 @@ class PromptSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises DataError when the state is of other prompts or another order: going on would skip and repeat some."""
         mine = self.state_dict()
-        for name in ("num_prompts", "shuffle", "seed"):
+        for name in ("num_prompts", "shuffle", "seed", "sizes", "weights"):
             if state[name] != mine[name]:
                 raise DataError(
                     f"the saved position is of a run with {name} = {state[name]}, this one has {mine[name]}"
                 )
-        self._epoch, self._position, self._next_group = state["epoch"], state["position"], state["next_group"]
-        self._order = self._order_of(self._epoch)
+        self._next_group = state["next_group"]
+        self._order.go_to(state["drawn"])
         self._returned = deque([Sample.from_dict(sample) for sample in group] for group in state["returned"])
 
     def save(self, id: int) -> None:
@@ -179,23 +190,6 @@ class PromptSource:
             self.load_state_dict(loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError) as error:
             raise DataError(f"{path}: {error}") from error
-
-    def _order_of(self, epoch: int) -> np.ndarray:
-        if not self._shuffle:
-            return np.arange(len(self))
-        return np.random.default_rng([self._seed, epoch]).permutation(len(self))
-
-    def _draw(self, n: int) -> list[int]:
-        """The next `n` prompts, into the next epochs if need be."""
-        drawn: list[int] = []
-        while len(drawn) < n:
-            taken = self._order[self._position : self._position + n - len(drawn)].tolist()
-            drawn += taken
-            self._position += len(taken)
-            if self._position == len(self):
-                self._epoch, self._position = self._epoch + 1, 0
-                self._order = self._order_of(self._epoch)
-        return drawn
 
     def _encode(self, drawn: list[int]) -> dict[int, Encoded]:
         """Those of the drawn prompts that are not too long."""

@@ -50,14 +50,13 @@ class Producer:
 
         if self.config.save_debug_rollout_data is not None:
             write_rollout(self.config.save_debug_rollout_data.format(rollout_id=rollout_id), output.samples)
-        samples = flatten(output.samples)
+        samples, extra = flatten(output.samples), dict(output.metrics or {})
         raw_N, rewards_N = rewards_for_training(self.config, samples)
         batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size)
         if isinstance(self.source, Journal):
             batch = zip(samples, map(float, raw_N), strict=True)
-            self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
+            extra |= self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
 
-        extra = output.metrics or {}
         log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, samples, extra, seconds):
             return batches, {}

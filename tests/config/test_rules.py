@@ -16,6 +16,7 @@ BROKEN = [
     ("--use-dynamic-batch-size", "--use-dynamic-batch-size: needs --max-tokens-per-gpu"),
     ("--save-interval 5", "--save-interval: needs a place to save to"),
     ("--optimizer-cpu-offload --no-bf16", "--optimizer-cpu-offload: is for --bf16"),
+    ("--prompt-data a.jsonl b.jsonl --prompt-data-weights 1", "1 weights for 2 files of --prompt-data"),
     ("--save-keep 2", "--save-keep: is about the checkpoints of --save"),
     ("--async-save", "--async-save: is about the checkpoints of --save"),
     ("--ckpt-step 0", "--ckpt-step: is about the checkpoint of --load"),

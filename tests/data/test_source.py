@@ -209,7 +209,7 @@ def test_saving_again_replaces_the_state_whole(tmp_path):
     source.get_samples(2)
     source.save(1)
     assert [path.name for path in tmp_path.iterdir()] == ["1.json"]
-    assert json.loads((tmp_path / "1.json").read_text())["position"] == 2
+    assert json.loads((tmp_path / "1.json").read_text())["drawn"] == [2]
 
 
 def test_a_rollout_of_samples_is_small_for_its_way_between_processes():
@@ -225,6 +225,7 @@ def tiny(tmp_path_factory):
 def config_of(tiny, **options):
     defaults = {
         "hf_checkpoint": str(tiny.model),
+        "prompt_data_weights": (),
         "prompt_data": (str(tiny.train),),
         "input_key": "prompt",
         "label_key": "label",
@@ -286,3 +287,52 @@ def test_from_config_for_supervised_training(tiny):
 def test_tools_of_a_prompt_reach_custom_functions_in_the_metadata():
     source = PromptSource([Prompt("0", "here", metadata={"a": 1}, tools=[{"name": "add"}])], Numbers())
     assert source.get_samples(1)[0][0].metadata == {"a": 1, "tools": [{"name": "add"}]}
+
+
+# Several sets, by their weights.
+
+
+def of_sets(*sizes, **options):
+    """A source of sets of so many prompts, labelled (set, number)."""
+    prompts = [Prompt("0", "here", label=(k, i)) for k, size in enumerate(sizes) for i in range(size)]
+    return PromptSource(prompts, Numbers(), sizes=sizes, **options)
+
+
+def test_three_of_the_first_set_to_one_of_the_second():
+    source = of_sets(4, 2, weights=[3, 1])
+    drawn = labels(source.get_samples(8))
+    assert [which for which, _ in drawn] == [0, 0, 1, 0, 0, 0, 1, 0]
+    assert [i for which, i in drawn if which == 0] == [0, 1, 2, 3, 0, 1], "epochs of its own"
+    assert source.epoch == 1
+
+
+@given(
+    sets=st.lists(st.tuples(st.integers(1, 6), st.floats(0.1, 10)), min_size=1, max_size=4),
+    total=st.integers(1, 200),
+    shuffle=st.booleans(),
+)
+def test_sets_are_drawn_by_their_weights_each_in_epochs(sets, total, shuffle):
+    sizes, weights = zip(*sets, strict=True)
+    drawn = labels(of_sets(*sizes, weights=weights, shuffle=shuffle).get_samples(total))
+    for k, (size, weight) in enumerate(sets):
+        of_set = [i for which, i in drawn if which == k]
+        assert abs(len(of_set) - total * weight / sum(weights)) < len(sets)
+        for start in range(0, len(of_set) - size + 1, size):
+            assert sorted(of_set[start : start + size]) == list(range(size))
+
+
+def test_a_mixture_goes_on_where_it_was(tmp_path):
+    options = {"weights": [1, 5], "shuffle": True, "directory": tmp_path}
+    source, resumed = of_sets(3, 7, **options), of_sets(3, 7, **options)
+    source.get_samples(11)
+    source.save(0)
+    resumed.load(0)
+    assert labels(source.get_samples(30)) == labels(resumed.get_samples(30))
+    with pytest.raises(DataError, match=r"weights = \[1, 5\], this one has \[1, 1\]"):
+        of_sets(3, 7, **options | {"weights": [1, 1]}).load(0)
+
+
+def test_how_far_it_has_come_is_a_metric():
+    source = make(5, max_tokens=3)
+    source.get_samples(7)
+    assert source.metrics() == {"rollout/epoch": 2, "rollout/prompts_too_long": 2}

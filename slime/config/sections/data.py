@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slime.config.section import Count, FrozenDict, Hook, Index, Json, Paths, Section, Tokens, option, required
+from slime.config.section import Count, FrozenDict, Hook, Index, Json, Paths, Positives, Section, Tokens, option, required
 
 
 class Data(Section):
@@ -11,7 +11,11 @@ class Data(Section):
     Prompt files are JSON lines or Parquet; `file@[a:b]` takes a slice of the lines.
     """
 
-    prompt_data: Paths = option((), "Prompt files, read one after another.")
+    prompt_data: Paths = option((), "Prompt files; together they are one set, unless --prompt-data-weights.")
+    prompt_data_weights: Positives = option(
+        (),
+        "One number a prompt file: prompts are drawn from the files in this proportion, each file epoch after epoch by itself.",
+    )
     data_source_path: Hook | None = option(
         None, "Class with get_samples, add_samples, save and load that replaces the prompt files."
     )
