@@ -15,6 +15,12 @@ from slime.inference.server import EngineServer
 from slime.tiny import write_checkpoint
 
 START_TIMEOUT_S = 300.0  # an engine alone on two cores takes 17 s
+LONGEST = ("test_end_to_end.py", "test_resume.py", "test_sync.py", "test_parallel.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that no worker begins one of them when the others have nothing left."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session")

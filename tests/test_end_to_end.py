@@ -22,6 +22,7 @@ import pytest
 
 from slime.observe import RunDir, read_metrics
 from slime.tiny import Tiny, make_tiny
+from tests.processes import in_dev_shm
 
 REPOSITORY = Path(__file__).parents[1]
 RUN_S = 420.0  # a run takes 40 s on two idle cores
@@ -183,14 +184,15 @@ def test_mixture_of_experts_against_a_reference(grpo, tmp_path):
 
 
 def test_killed_driver_leaves_nothing(grpo, tmp_path):
-    shared_before = set(os.listdir("/dev/shm"))
     with driver(tmp_path, *grpo, *DECOUPLED) as process:
         wait_for(tmp_path / "run" / "metrics.jsonl", "train/loss", process)
         assert len(marked(tmp_path)) > 5
+        shared = in_dev_shm(marked(tmp_path))
+        assert shared
         process.kill()
         process.wait()
         assert_nothing_left(tmp_path)
-    assert set(os.listdir("/dev/shm")) <= shared_before
+    assert not [file for file in shared if file.exists()]
 
 
 def test_interrupt_ends_everything_and_says_so(grpo, tmp_path):

@@ -25,6 +25,7 @@ from tests.inference.conftest import Run
 from tests.inference.hf import Reference
 from tests.inference.test_generation import LONG, check, prompts
 from tests.inference.test_process import until
+from tests.processes import in_dev_shm
 
 TOKEN = "only-for-this-run"
 STARTER = """
@@ -64,12 +65,6 @@ def doomed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     yield Doomed(starter, control, [supervisor, *supervisor.children(recursive=True)], temporary)
     starter.kill()
     starter.wait()
-
-
-def in_dev_shm(processes: list[psutil.Process]) -> set[Path]:
-    """What these processes have mapped in /dev/shm."""
-    maps = [line for process in processes for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()]
-    return {Path(line.split(maxsplit=5)[-1]) for line in maps if "/dev/shm/" in line and not line.endswith("(deleted)")}
 
 
 @pytest.fixture
