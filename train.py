@@ -31,16 +31,17 @@ def train(config: Config, job: Job, recorder: Recorder) -> None:
             step.add(metrics)
             ahead = job.generate(rollout_id + 1) if config.async_depth and not last else None
 
-            step.add(job.turns.to_training())
-            with step.clock("train"):
-                step.add(*job.train(rollout_id, batches))
-            if config.saves_after(rollout_id):
-                with step.clock("save_model"):
-                    job.save(rollout_id)
+            if not config.debug_rollout_only:
+                step.add(job.turns.to_training())
+                with step.clock("train"):
+                    step.add(*job.train(rollout_id, batches))
+                if config.saves_after(rollout_id):
+                    with step.clock("save_model"):
+                        job.save(rollout_id)
 
-            if ahead:
-                job.wait_rollout(ahead)  # weights don't change under a generation
-            step.add(job.turns.to_inference())
+                if ahead:
+                    job.wait_rollout(ahead)  # weights don't change under a generation
+                step.add(job.turns.to_inference())
 
         if job.evaluates and (last or done % config.eval_interval == 0):
             recorder.eval(done, job.evaluate)

@@ -89,7 +89,7 @@ class Job:
             if len(self.engines):
                 others.append(self.rollouts.start_router())
             started = self.wait([*training, *others], "training ranks, data buffer and router to start", START_S)
-            loaded, version = started[0]
+            loaded, version = started[0] if len(self.trainers) else (-1, 0)
             self.first_rollout = loaded + 1 if config.start_rollout_id is None else config.start_rollout_id
             rolled_back = self.wait(buffer.resume(self.first_rollout), "the data buffer to find its place", START_S)
             if len(self.engines):

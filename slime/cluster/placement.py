@@ -137,7 +137,7 @@ def plan_for(config: Config) -> Plan:
         rollout_devices=config.rollout_num_gpus if config.has_engines else 0,
         per_engine=config.rollout_num_gpus_per_engine,
         per_node=config.num_gpus_per_node,
-        colocate=config.colocate and not config.debug_rollout_only,
+        colocate=config.colocate,
         critic=critic,
     )
 

@@ -127,8 +127,13 @@ class Ranks:
             for rank, place in enumerate(places)
         ]
 
+    def __len__(self) -> int:
+        return len(self.ranks)
+
     def start(self) -> list[ray.ObjectRef]:
         """Builds the model on every rank; see `start` of the kind of rank for what comes back."""
+        if not self.ranks:
+            return []
         host, port = wait(self.ranks[0].meeting_point.remote(), f"the first {self.name} to start", MEETING_S)
         return [rank.start.remote(host, port) for rank in self.ranks]
 

@@ -32,7 +32,8 @@ class Turns:
 
     `wait(refs, what, seconds)` waits for actors; `engines_sleep` says whether colocated engines release their memory while it
     is not their turn (--offload-rollout). `version` is that of the weights which inference has; before it has any from
-    training, one less than the first. Without engines there are no turns to take.
+    training, one less than the first. Without engines, or without ranks that train (--debug-rollout-only), there are no
+    turns to take.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Turns:
         self.trainers, self.engines, self.wait = trainers, engines, wait
         self.colocated, self.engines_sleep = colocated, colocated and engines_sleep
         self.version = first_version - 1
-        self.is_current = False  # whether inference has the weights that training has
+        self.is_current = not len(trainers)  # whether inference has the weights that training has
         self.turn = Turn.INFERENCE
         self.to_training()
 

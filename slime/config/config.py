@@ -106,7 +106,7 @@ class Config(BaseModel):
     def saves_after(self, rollout_id: int) -> bool:
         """Whether a checkpoint or export is due after this rollout: every --save-interval, and after the last."""
         done = rollout_id + 1
-        if self.save is None and self.save_hf is None:
+        if self.debug_rollout_only or (self.save is None and self.save_hf is None):
             return False
         return done == self.num_rollout or (self.save_interval is not None and done % self.save_interval == 0)
 

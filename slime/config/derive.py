@@ -39,6 +39,8 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
         fill("rollout_num_gpus", 0)
     elif o["colocate"] or o["debug_rollout_only"]:
         fill("rollout_num_gpus", training_devices)
+    if o["debug_rollout_only"]:
+        o["colocate"] = False  # there is nobody to take turns with
     has_values = o["loss_type"] != "sft_loss" and not o["disable_compute_advantages_and_returns"]
     if o["advantage_estimator"] == "ppo" and has_values:
         if o["critic_num_nodes"] is not None or o["critic_num_gpus_per_node"] is not None:

@@ -103,7 +103,7 @@ def _engines(c: Config, model: Architecture | None) -> Iterator[str]:
         return
     own, size, total = c.rollout_num_gpus, c.rollout_num_gpus_per_engine, _n(devices(c), "device")
     engines = f"{_n(own // size, 'engine')} of {_n(size, 'device')} (TP {size})"
-    if not c.colocate or c.debug_rollout_only:
+    if not c.colocate:
         yield f"{engines} on devices of their own; {total} in all"
     else:
         shared = min(own, c.actor_num_nodes * c.actor_num_gpus_per_node)

@@ -101,6 +101,18 @@ def _templates_have_known_placeholders(c: Config) -> Iterator[Problem]:
             yield Problem(flag, f"{path!r} is the same file for every {lacking[0]}", f"put {{{lacking[0]}}} into it")
 
 
+@reads("debug_rollout_only", "loss_type", "load")
+def _rollouts_alone_are_generated(c: Config) -> Iterator[Problem]:
+    if not c.debug_rollout_only:
+        return
+    if c.loss_type == "sft_loss":
+        yield Problem("--debug-rollout-only", "generates nothing with --loss-type sft_loss", "leave one out")
+    if c.load is not None:
+        what = "is for training; the engines of --debug-rollout-only have the weights of --hf-checkpoint"
+        fix = "leave it out, or convert the checkpoint first: python -m slime.convert torch-dist-to-hf"
+        yield Problem("--load", what, fix)
+
+
 @reads("debug_train_only", "debug_rollout_only", "load_debug_rollout_data", "loss_type", "rollout_function_path")
 def _debugging_leaves_something(c: Config) -> Iterator[Problem]:
     if c.debug_train_only and c.debug_rollout_only:

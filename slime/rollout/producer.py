@@ -41,7 +41,7 @@ class Producer:
         self._generator = Generator(config, token) if config.has_engines else None
 
     def rollout(self, rollout_id: int, *, dp_size: int) -> tuple[list[Batch], dict[str, Any]]:
-        """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics."""
+        """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics. 0: nobody trains on it."""
         start = time.perf_counter()
         output = self._rollout(self.config, rollout_id, self.source)
         if not isinstance(output, RolloutFnTrainOutput):  # older functions return bare groups
@@ -52,7 +52,7 @@ class Producer:
             write_rollout(self.config.save_debug_rollout_data.format(rollout_id=rollout_id), output.samples)
         samples, extra = flatten(output.samples), dict(output.metrics or {})
         raw_N, rewards_N = rewards_for_training(self.config, samples)
-        batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size)
+        batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size) if dp_size else []
         if isinstance(self.source, Journal):
             batch = zip(samples, map(float, raw_N), strict=True)
             extra |= self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))

@@ -67,6 +67,8 @@ def test_a_share_of_it(tmp_path):
     [
         (["--debug-train-only"], "generates no rollouts to train on"),
         (["--debug-train-only", "--debug-rollout-only", "--loss-type", "sft_loss"], "leave nothing to do"),
+        (["--debug-rollout-only", "--loss-type", "sft_loss"], "generates nothing with --loss-type sft_loss"),
+        (["--debug-rollout-only", "--load", "out"], "the engines of --debug-rollout-only have the weights of"),
         (["--save-debug-rollout-data", "a.jsonl"], "is the same file for every rollout_id"),
         (["--save-debug-train-data", "{rollout_id}.npz"], "is the same file for every rank"),
         (["--load-debug-rollout-data-subsample", ".5"], "is a share of a recording"),
