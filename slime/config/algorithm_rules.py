@@ -129,6 +129,14 @@ def _ranges_are_not_empty(c: Config) -> Iterator[Problem]:
             yield Problem(f"--{kind}-clip-low", what, "weights are cut to what is between")
 
 
+@reads("ref_load", "ref_ckpt_step", "opd_teacher_load", "opd_teacher_ckpt_step")
+def _checkpoints_are_of_a_directory(c: Config) -> Iterator[Problem]:
+    for model in ("ref", "opd_teacher"):
+        if getattr(c, f"{model}_ckpt_step") is not None and getattr(c, f"{model}_load") is None:
+            load = f"--{model.replace('_', '-')}-load"
+            yield Problem(f"{load[:-5]}-ckpt-step", f"is about the checkpoint of {load}", f"add {load} DIR")
+
+
 @reads("use_opd", "opd_type", "opd_teacher_load")
 def _teacher_is_there(c: Config) -> Iterator[Problem]:
     if not c.use_opd:

@@ -21,6 +21,7 @@ from slime.config.sections import ModelArgs
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 NEVER_TIED_BY_SGLANG = {"qwen3_moe", "glm4_moe"}  # its models/qwen3_moe.py and glm4_moe.py don't read the setting
 PROMPT_FILES = (".jsonl", ".parquet")
+STEP_OF = {"ref_load": "ref_ckpt_step", "opd_teacher_load": "opd_teacher_ckpt_step"}
 SHOWN = 5  # tensors in a message; a wrong checkpoint can have tens of thousands
 
 
@@ -39,12 +40,13 @@ def look(config: Config, unsound: set[str]) -> Findings:
         found.model = _checkpoint(
             found, "--hf-checkpoint", Path(config.hf_checkpoint), tokenizer=True, trained=trains
         )
-    for option in ("ref_load", "opd_teacher_load", "critic_load"):
+    for option, step in STEP_OF.items():
         directory = getattr(config, option)
-        if option == "critic_load" and directory is not None and not checkpoint_dir.is_model(directory):
-            continue
-        if option not in unsound and directory not in (None, config.hf_checkpoint):
-            _checkpoint(found, _flag(option), Path(directory), tokenizer=False, trained=trains)
+        if directory is not None and not unsound & {option, step}:
+            _weights(found, option, directory, getattr(config, step), config, trained=trains)
+    critic = config.critic_load
+    if critic not in (None, config.hf_checkpoint) and "critic_load" not in unsound and checkpoint_dir.is_model(critic):
+        _checkpoint(found, "--critic-load", Path(critic), tokenizer=False, trained=trains)
     if not unsound & {"load", "ckpt_step", "ref_load", "critic_load", "advantage_estimator"}:
         found.problems += _to_load(config)
     if found.model:
@@ -59,6 +61,20 @@ def look(config: Config, unsound: set[str]) -> Findings:
     if config.eval_config is not None and "eval_config" not in unsound and not Path(config.eval_config).is_file():
         found.problems.append(Problem("--eval-config", f"there is no file {config.eval_config}", "name a YAML file"))
     return found
+
+
+def _weights(
+    found: Findings, option: str, directory: str, step: int | None, config: Config, *, trained: bool
+) -> None:
+    """Of a model that only scores: a Hugging Face directory, or one of checkpoints."""
+    if step is None and (checkpoint_dir.is_model(directory) or checkpoint_dir.find(directory) is None):
+        if directory != config.hf_checkpoint:
+            _checkpoint(found, _flag(option), Path(directory), tokenizer=False, trained=trained)
+        return
+    try:
+        checkpoint_dir.find(directory, step)
+    except checkpoint_dir.NoCheckpoint as error:
+        found.problems.append(Problem(_flag(STEP_OF[option]), str(error), "name one that is there"))
 
 
 def _to_load(config: Config) -> Iterator[Problem]:

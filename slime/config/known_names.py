@@ -17,9 +17,7 @@ NOT_YET = frozenset(
     use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
-    ref-ckpt-step
     use-routing-replay use-rollout-routing-replay
-    opd-teacher-ckpt-step
     log-multi-turn log-passrate log-reward-category log-correct-samples
     
     dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import torch
@@ -52,10 +53,9 @@ class Model:
 
 
 def build(
-    config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, str], saved: Saved | None = None
+    config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, Path | Saved], saved: Saved | None = None
 ) -> Model:
-    """Builds the model with the weights of --hf-checkpoint, or `saved` ones, and of each directory in `frozen` a copy
-    of its.
+    """Builds the model with the weights of --hf-checkpoint, or `saved` ones, and a copy of each in `frozen`.
 
     Raises:
         ValueError: options that do not go together.
@@ -65,13 +65,17 @@ def build(
     bare, models = bare_models(config, transformer, family, parallel)
     shard = Shard(family, bare)
     copies = {}
-    for name, directory in frozen.items():
-        load_hf(shard, directory)
+    for name, weights in frozen.items():
+        if isinstance(weights, Saved):
+            weights.check(family, transformer)
+            weights.load_weights(bare)
+        else:
+            load_hf(shard, weights)
         copies[name] = WeightCopy(bare)
     if saved is None:
         load_hf(shard, config.hf_checkpoint)
     else:
-        saved.check(config, family, transformer)
+        saved.check(family, transformer, resumed_by=config)
         saved.load_weights(bare)
     freeze(bare, config, parallel)
 

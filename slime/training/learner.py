@@ -5,7 +5,7 @@ What the policy and its critic have in common. All methods are collective.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +54,7 @@ class Prepared:
 class Learner:
     """Starts from the checkpoint of `load`, where there is one, else from the weights of `hf_checkpoint`.
 
-    `frozen` are models of the same architecture that only score: the directory of each, by name.
+    `frozen` are models of the same architecture that only score: where their weights are, by name.
 
     Raises:
         ValueError: options that contradict each other, the model, or the number of ranks.
@@ -75,7 +75,7 @@ class Learner:
         master_addr: str,
         master_port: int,
         *,
-        frozen: dict[str, str],
+        frozen: Mapping[str, Path | Saved],
     ) -> None:
         self.config = config
         if config.megatron.get("deterministic_mode"):

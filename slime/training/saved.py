@@ -19,7 +19,7 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
-from slime.config import Config
+from slime.config import Config, checkpoint_dir
 from slime.models import Family, read_hf_config
 
 STATE = "state.json"
@@ -67,8 +67,8 @@ class Saved:
         """Whether a run takes over its optimizer state as well."""
         return self.progress is not None and not (config.finetune or config.no_load_optim)
 
-    def check(self, config: Config, family: Family, transformer: TransformerConfig) -> None:
-        """Raises ValueError with all the reasons why a run can't start from it."""
+    def check(self, family: Family, transformer: TransformerConfig, *, resumed_by: Config | None = None) -> None:
+        """Raises ValueError with all the reasons why its weights can't be taken, or a run can't start from it."""
         problems = []
         if (self.path / "config.json").is_file():
             problems += differences(read_hf_config(self.path), family.config)
@@ -76,10 +76,10 @@ class Saved:
             problems.append(f"its layers are those of --transformer-impl {self.layers}")
         if self.head not in (None, head_of(family)):
             problems.append(f"it gives {self.head} of tokens, where this model gives {head_of(family)}")
-        if self.takes_optimizer(config):
+        if resumed_by and self.takes_optimizer(resumed_by):
             if not self.has_optimizer:
                 problems.append("it holds no optimizer state: add --no-load-optim, or --finetune to begin anew")
-            theirs, mine = self.layout["expert"], config.expert_model_parallel_size
+            theirs, mine = self.layout["expert"], resumed_by.expert_model_parallel_size
             if transformer.num_moe_experts and theirs != mine:
                 problems.append(
                     f"it was saved with --expert-model-parallel-size {theirs}, and Megatron can't divide the optimizer"
@@ -93,6 +93,17 @@ class Saved:
         loaded = dist_checkpointing.load(sharded_weights(chunks), str(self.path))
         for name, chunk in named(chunks):
             chunk.load_state_dict(loaded[name])
+
+
+def weights_in(directory: str | Path, step: int | None = None) -> Path | Saved:
+    """Those of a Hugging Face directory, or of a checkpoint, the latest or that of rollout `step`.
+
+    Raises NoCheckpoint when there is none of `step`.
+    """
+    if step is None and checkpoint_dir.is_model(directory):
+        return Path(directory)
+    found = checkpoint_dir.find(directory, step)
+    return Path(directory) if found is None else Saved.read(found)
 
 
 def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

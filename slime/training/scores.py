@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 from torch import Tensor
 
@@ -12,17 +13,21 @@ from slime.training.build import Model
 from slime.training.forward import Scores, Scoring, run
 from slime.training.packing import MicroBatch
 from slime.training.report import Report
+from slime.training.saved import Saved, weights_in
 from slime.training.weights import WeightCopy
 
 
-def frozen_models(config: Config) -> dict[str, str]:
-    """Models besides the policy whose log-probs are needed, by the prefix of these: the directory of each."""
+def frozen_models(config: Config) -> dict[str, Path | Saved]:
+    """Models besides the policy whose log-probs are needed, by the prefix of these: the weights of each.
+
+    Raises NoCheckpoint when --ref-ckpt-step or --opd-teacher-ckpt-step is not there.
+    """
     models = {}
     if config.loss_type != "sft_loss":
         if config.use_kl_loss or config.kl_coef > 0:
-            models["ref"] = config.ref_load
+            models["ref"] = weights_in(config.ref_load, config.ref_ckpt_step)
         if config.use_opd and config.opd_type == "megatron":
-            models["teacher"] = config.opd_teacher_load
+            models["teacher"] = weights_in(config.opd_teacher_load, config.opd_teacher_ckpt_step)
     return models
 
 

@@ -59,3 +59,14 @@ def test_unless_a_fresh_start_is_meant(tiny, tmp_path):
     absent = str(tmp_path / "absent")
     assert problems(tiny, "--load", absent, "--allow-fresh-start") == []
     assert problems(tiny, "--load", absent, "--ref-load", str(tiny)) == []
+
+
+def test_a_reference_or_teacher_may_be_a_checkpoint(tiny, tmp_path):
+    saved = str(filled(tmp_path / "saved", 1, 2))
+    teacher = ["--use-opd", "--opd-type", "megatron", "--opd-teacher-load"]
+    for options, step in ((["--ref-load"], "--ref-ckpt-step"), (teacher, "--opd-teacher-ckpt-step")):
+        assert problems(tiny, *options, saved) == problems(tiny, *options, saved, step, "1") == []
+        (said,) = problems(tiny, *options, saved, step, "3")
+        assert f"{step}: " in said and "has no checkpoint iter_0000003; it has iter_0000001, iter_0000002" in said
+        (said,) = problems(tiny, *options, str(tiny), step, "3")
+        assert "has no checkpoint iter_0000003; it has none" in said

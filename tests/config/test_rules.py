@@ -29,6 +29,8 @@ BROKEN = [
     ("--use-kl-loss", "--use-kl-loss: needs a reference model"),
     ("--kl-coef 0.1", "--kl-coef: needs a reference model"),
     ("--kl-coef 0.1 --kl-loss-coef 0.1 --ref-load model", "exclude each other"),
+    ("--ref-ckpt-step 2", "--ref-ckpt-step: is about the checkpoint of --ref-load"),
+    ("--opd-teacher-ckpt-step 2", "--opd-teacher-ckpt-step: is about the checkpoint of --opd-teacher-load"),
     ("--ref-update-interval 2", "there is no reference that anything is compared with"),
     ("--advantage-estimator reinforce_plus_plus", "made for advantages of zero mean and unit variance"),
     ("--advantage-estimator reinforce_plus_plus_baseline", "made for advantages of zero mean and unit variance"),

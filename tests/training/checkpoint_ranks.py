@@ -135,6 +135,23 @@ def kept(directory: str, out: str) -> tuple[list[str], list[str], list[str]]:
     return after, files, wrong
 
 
+def scored_by(directory: str, out: str, options: list[str]) -> list[list[dict[str, float]]]:
+    """Metrics of a rollout with a reference and a teacher: a model in Hugging Face's format, and the checkpoint of it."""
+    with trainer(directory, "--save", out) as made:
+        for rollout_id in range(2):
+            steps(made, rollout_id, rollout_id + 1)
+            made.save(rollout_id)
+            made.save_hf(f"{out}/model-{rollout_id}")
+    found = []
+    for reference, teacher in (
+        ([f"{out}/model-0"], [f"{out}/model-1"]),
+        ([out, "--ref-ckpt-step", "0"], [out]),
+    ):
+        with trainer(directory, *options, "--ref-load", *reference, "--opd-teacher-load", *teacher) as made:
+            found.append(steps(made, 0, 1))
+    return found
+
+
 def refusals_to_load(cases: dict[str, tuple[str, list[str]]]) -> dict[str, str]:
     """What a rank says to each case (model, options); "" where it starts."""
     said = {}

@@ -20,6 +20,7 @@ from tests.training.checkpoint_ranks import (
     load_at,
     refusals_to_load,
     save_at,
+    scored_by,
     several,
     six_against_three_and_three,
     twice,
@@ -89,6 +90,7 @@ def alone(model, moe, directory, together):
         "deeper": (deep, ["--load", small]),
         "without optimizer": (model, ["--load", small]),
         "as weights": (model, ["--load", small, "--finetune"]),
+        "deeper reference": (deep, ["--ref-load", small, *KL]),
         "empty": (model, ["--load", nowhere]),
         "step": (model, ["--load", small, "--ckpt-step", "7"]),
         "precision-aware": (model, ["--use-precision-aware-optimizer", "--bf16"]),
@@ -105,6 +107,7 @@ def alone(model, moe, directory, together):
         "small": (save_at, model, small, ["--no-save-optim"]),
         "bfloat16": (save_at, model, str(directory / "bfloat16"), ["--bf16"]),
         "offloaded": (load_at, model, str(directory / "bfloat16"), {"CPU Adam": ["--bf16", "--optimizer-cpu-offload"]}),
+        "scored": (scored_by, model, str(directory / "scored"), [*KL, "--use-opd", "--opd-type", "megatron"]),
         "refused": (refusals_to_load, loads),
     }
     return run_ranks(several, 1, calls, deadline=DEADLINE)[0]
@@ -143,6 +146,12 @@ def test_another_layout_goes_on_from_two_tensor_parallel_ranks(layout, together,
     assert found == {name: pytest.approx(value, rel=1e-5, abs=1e-6) for name, value in first["saved"].items()}
 
 
+def test_a_reference_or_teacher_is_the_same_from_a_checkpoint(alone):
+    by_model, by_checkpoint = alone["scored"]
+    assert by_model == by_checkpoint
+    assert by_model[0]["train/kl_loss"] > 0
+
+
 def test_experts_go_on_elsewhere_without_their_optimizer_state(alone):
     said = alone["refused"]
     assert "saved with --expert-model-parallel-size 2, and Megatron can't divide the optimizer state" in said["experts"]
@@ -169,6 +178,8 @@ def test_what_does_not_fit_is_refused_with_every_reason(alone):
     assert "num_hidden_layers in its config.json is 2, this model's is 4" in said["deeper"]
     assert "it holds no optimizer state: add --no-load-optim" in said["deeper"]
     assert "num_hidden_layers" not in said["without optimizer"]
+    assert "num_hidden_layers in its config.json is 2" in said["deeper reference"]
+    assert "optimizer" not in said["deeper reference"]
     assert said["empty"].endswith("nowhere has no checkpoint: there is no such directory")
     assert said["step"].endswith("has no checkpoint iter_0000007; it has iter_0000000")
     assert "its Adam is transformer-engine's, which is not installed" in said["precision-aware"]

@@ -150,4 +150,9 @@ class Distillation(Section):
         " megatron: from --opd-teacher-load, in the trainer; it has the policy's architecture.",
     )
     opd_kl_coef: NonNegative = option(1.0, "Weight of the teacher's part of the advantage.")
-    opd_teacher_load: Path | None = option(None, "Hugging Face directory of the teacher of --opd-type megatron.")
+    opd_teacher_load: Path | None = option(
+        None, "The teacher of --opd-type megatron: a Hugging Face directory, or one of checkpoints."
+    )
+    opd_teacher_ckpt_step: Index | None = option(
+        None, "Rollout whose checkpoint of --opd-teacher-load is taken.", derived="the latest"
+    )

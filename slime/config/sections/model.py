@@ -18,8 +18,11 @@ class Model(Section):
         " the engines serve it, and its chat template renders the prompts."
     )
     ref_load: Path | None = option(
-        None, "Hugging Face directory of the reference model of the KL loss, which is never updated."
+        None,
+        "The reference model of the KL loss, which is never updated: a Hugging Face directory, or one of checkpoints, of"
+        " which the latest is taken.",
     )
+    ref_ckpt_step: Index | None = option(None, "Rollout whose checkpoint of --ref-load is taken.", derived="the latest")
 
 
 def _layer_pattern(value: Any) -> Any:
