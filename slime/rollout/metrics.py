@@ -31,9 +31,10 @@ def demonstration_metrics(samples: Sequence[Sample], *, seconds: float) -> dict[
 
 
 def rollout_metrics(
-    samples: Sequence[Sample], raw_rewards: Sequence[float], *, seconds: float, num_gpus: int
+    samples: Sequence[Sample], raw_rewards: Sequence[float], *, seconds: float, num_gpus: int | None
 ) -> dict[str, float]:
-    """Of the samples of one rollout, which took `seconds` on `num_gpus` devices. `raw_rewards`: one a sample.
+    """Of the samples of one rollout, which took `seconds` on `num_gpus` devices. `raw_rewards`: one a sample. Without devices
+    nothing was sampled, so there is no speed.
 
     longest_sample_tokens_per_sec is the length of the longest response over the time of the rollout: in RL the slowest
     sample, not the total throughput, sets the pace.
@@ -47,10 +48,13 @@ def rollout_metrics(
         **_reward_failures("rollout/", samples),
         **_prefix_cache(samples),
         "perf/rollout_time": seconds,
-        "perf/longest_sample_tokens_per_sec": float(lengths.max() / seconds),
-        "perf/tokens_per_gpu_per_sec": float(lengths.sum() / seconds / num_gpus),
-        "perf/effective_tokens_per_gpu_per_sec": sum(map(_trained_tokens, samples)) / seconds / num_gpus,
     }
+    if num_gpus is not None:
+        metrics |= {
+            "perf/longest_sample_tokens_per_sec": float(lengths.max() / seconds),
+            "perf/tokens_per_gpu_per_sec": float(lengths.sum() / seconds / num_gpus),
+            "perf/effective_tokens_per_gpu_per_sec": sum(map(_trained_tokens, samples)) / seconds / num_gpus,
+        }
     if any(sample.non_generation_time for sample in samples):
         metrics |= _describe("perf/non_generation_time", [sample.non_generation_time for sample in samples])
     return metrics

@@ -62,7 +62,7 @@ class Producer:
             return batches, {}
         if self.config.loss_type == "sft_loss":
             return batches, demonstration_metrics(samples, seconds=seconds) | extra
-        num_gpus = self.config.rollout_num_gpus or 1
+        num_gpus = (self.config.rollout_num_gpus or 1) if self.config.has_engines else None
         return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra
 
     def evaluate(self, rollout_id: int) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
