@@ -5,7 +5,6 @@ Invariant: a file is opened only as far as needed to say that it is what it shou
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
