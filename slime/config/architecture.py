@@ -128,16 +128,7 @@ def _architecture(c: dict[str, Any]) -> Architecture:
         "mtp_num_layers": c.get("num_nextn_predict_layers"),
     }
     if "kv_lora_rank" in c:
-        found |= {
-            "multi_latent_attention": True,
-            "q_lora_rank": c.get("q_lora_rank"),
-            "kv_lora_rank": c["kv_lora_rank"],
-            "qk_head_dim": c["qk_nope_head_dim"],
-            "qk_pos_emb_head_dim": c["qk_rope_head_dim"],
-            "v_head_dim": c["v_head_dim"],
-            "kv_channels": c["v_head_dim"],
-            "qk_layernorm": True,  # of the latents
-        }
+        found |= latent_attention(c)
     if experts:
         shared = c.get("shared_expert_intermediate_size") or c.get("n_shared_experts", 0) * c["moe_intermediate_size"]
         found |= {
@@ -151,6 +142,20 @@ def _architecture(c: dict[str, Any]) -> Architecture:
     architecture = Architecture({name: value for name, value in found.items() if value is not None})
     architecture.model_type = c["model_type"]
     return architecture
+
+
+def latent_attention(c: dict[str, Any]) -> dict[str, Any]:
+    """Megatron's fields of multi-head latent attention, from config.json."""
+    return {
+        "multi_latent_attention": True,
+        "q_lora_rank": c.get("q_lora_rank"),
+        "kv_lora_rank": c["kv_lora_rank"],
+        "qk_head_dim": c["qk_nope_head_dim"],
+        "qk_pos_emb_head_dim": c["qk_rope_head_dim"],
+        "v_head_dim": c["v_head_dim"],
+        "kv_channels": c["v_head_dim"],
+        "qk_layernorm": True,  # of the latents
+    }
 
 
 def _mixtures(c: dict[str, Any]) -> list[bool]:

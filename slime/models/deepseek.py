@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from slime.config.architecture import latent_attention
 from slime.models.mapping import Column, Latent, Mapping, Replicated, Row
 from slime.models.sigmoid_mixture import SigmoidMixture
 
@@ -40,16 +41,8 @@ class DeepseekV3(SigmoidMixture):
                 yield f"rope scaling of type 'yarn' with {', '.join(beyond)} is not supported"
 
     def transformer_fields(self) -> dict[str, Any]:
-        c = self.config
         return super().transformer_fields() | {
-            "multi_latent_attention": True,
-            "qk_layernorm": True,  # of the latents
-            "q_lora_rank": c.get("q_lora_rank"),
-            "kv_lora_rank": c["kv_lora_rank"],
-            "qk_head_dim": c["qk_nope_head_dim"],
-            "qk_pos_emb_head_dim": c["qk_rope_head_dim"],
-            "v_head_dim": c["v_head_dim"],
-            "kv_channels": c["v_head_dim"],
+            **latent_attention(self.config),
             "rotary_base": self.rope["rope_theta"],
             **self.rotary_fields(),
         }

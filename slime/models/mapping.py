@@ -162,17 +162,8 @@ class GateUp(Mapping):
 
 
 @dataclass(frozen=True)
-class FusedGateUp(Mapping):
+class FusedGateUp(Column):
     """GateUp of a checkpoint that has one matrix for both, the gate above the up projection."""
-
-    hf: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.hf,)
-
-    def shapes(self, local: Shape, parts: int) -> list[Shape]:
-        return [(local[0] * parts, *local[1:])]
 
     def take(self, fetch: Fetch, local: Shape, part: int, parts: int) -> Tensor:
         rows = local[0] // 2

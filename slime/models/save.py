@@ -126,7 +126,7 @@ class _Writer:
             config = {key: value for key, value in self.family.config.items() if key != "quantization_config"}
             (self.partial / "config.json").write_text(json.dumps(config, indent=2))
         for path in self.partial.iterdir():
-            _to_disk(path)
+            to_disk(path)
         if self.directory.exists():
             shutil.rmtree(self.replaced, ignore_errors=True)
             self.directory.rename(self.replaced)
@@ -134,8 +134,9 @@ class _Writer:
         shutil.rmtree(self.replaced, ignore_errors=True)
 
 
-def _to_disk(path: Path) -> None:
-    """Waits until the file is on the disk: after a power cut a renamed directory must not hold empty files."""
+def to_disk(path: Path) -> None:
+    """Waits until a file, or the names in a directory, are on the disk: after a power cut a renamed directory must not hold
+    empty files."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -29,6 +29,7 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyPara
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
 from slime.config import Config, checkpoint_dir
+from slime.models.save import to_disk
 from slime.training import optimizer_state
 from slime.training.build import Model
 from slime.training.random_state import random_states, set_random_states
@@ -118,14 +119,14 @@ class Checkpoints:
             replaced = save.final.with_name(f".{save.final.name}.replaced")
             shutil.copyfile(Path(self.config.hf_checkpoint) / "config.json", save.partial / "config.json")
             _write(save.partial / STATE, json.dumps(save.state, indent=1))
-            _sync(save.partial)
+            to_disk(save.partial)
             if save.final.exists():
                 save.final.rename(replaced)
             save.partial.rename(save.final)
             directory = save.final.parent
-            _sync(directory)
+            to_disk(directory)
             _write(directory / checkpoint_dir.MARKER, str(save.rollout_id))
-            _sync(directory)
+            to_disk(directory)
             shutil.rmtree(replaced, ignore_errors=True)
             self._remove_old(directory, save.rollout_id)
         dist.barrier()
@@ -233,12 +234,3 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
-
-
-def _sync(directory: Path) -> None:
-    """Waits until the names in the directory are on the disk."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

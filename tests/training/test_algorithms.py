@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
 from tests.training.expected import mean_of_sample_means, mean_of_tokens, score
 from tests.training.ranks import refusals, train_all
@@ -43,21 +42,6 @@ MIS = {
     "sequence, truncated": ["--mis-level", "sequence", "--mis-clip-low", "0.01"],
     "geometric, masked": ["--mis-level", "geometric", "--mis-mode", "mask", "--mis-clip-low", "0.2"],
 }
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("algorithms")
-
-
-@pytest.fixture(scope="module")
-def model(directory):
-    return str(write_checkpoint(directory / "model"))
-
-
-@pytest.fixture(scope="module")
-def other(directory):
-    return str(write_checkpoint(directory / "other", seed=1))
 
 
 @pytest.fixture(scope="module")

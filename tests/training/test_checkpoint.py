@@ -34,21 +34,6 @@ EP2 = ["--expert-model-parallel-size", "2"]
 DEADLINE = 280.0
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("checkpoint")
-
-
-@pytest.fixture(scope="module")
-def model(directory):
-    return str(write_checkpoint(directory / "model"))
-
-
-@pytest.fixture(scope="module")
-def moe(directory):
-    return str(write_checkpoint(directory / "moe", moe=True))
-
-
 # Six rollouts are three and, resumed, three.
 
 KL = ["--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
 from tests.training.ranks import response_log_probs
 from tests.training.rollouts import varied
@@ -36,12 +35,8 @@ def all_log_probs(dense, moe, samples):
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("checkpoints")
-    return {
-        "dense": str(write_checkpoint(directory / "dense")),
-        "moe": str(write_checkpoint(directory / "moe", moe=True)),
-    }
+def checkpoints(model, moe):
+    return {"dense": model, "moe": moe}
 
 
 @pytest.fixture(scope="module")

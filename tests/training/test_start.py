@@ -9,18 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from slime.tiny import write_checkpoint
-
 DEADLINE_S = 120.0
 MODULE = "tests.training.standalone"
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return str(write_checkpoint(tmp_path_factory.mktemp("start") / "model"))
 
 
 def free_port() -> str:
@@ -55,16 +46,16 @@ def reports(out: Path) -> list[dict]:
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-def test_two_ranks_meet_and_listen_on_loopback_alone(checkpoint, tmp_path):
+def test_two_ranks_meet_and_listen_on_loopback_alone(model, tmp_path):
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    finish([start(["-m", MODULE, checkpoint, str(tmp_path)], RANK=str(rank), **common) for rank in range(2)])
+    finish([start(["-m", MODULE, model, str(tmp_path)], RANK=str(rank), **common) for rank in range(2)])
     first, second = reports(tmp_path)
     assert first["loss"] == second["loss"]
     assert first["listens_on"] == second["listens_on"] == ["127.0.0.1"]
 
 
-def test_under_torchrun(checkpoint, tmp_path):
+def test_under_torchrun(model, tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    finish([start([*torchrun, "--master-port", free_port(), "-m", MODULE, checkpoint, str(tmp_path)])])
+    finish([start([*torchrun, "--master-port", free_port(), "-m", MODULE, model, str(tmp_path)])])
     first, second = reports(tmp_path)
     assert first["loss"] == second["loss"]

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
 from tests.training.expected import mean_of_sample_means, mean_of_tokens, score
 from tests.training.ranks import refusals, save_and_export, train_all
@@ -19,21 +18,6 @@ PER_TOKEN = ["--calculate-per-token-loss"]
 TOGETHER = {"micro_batch_size": 10}
 TWO_STEPS = {"micro_batch_size": 10, "num_steps": 2}
 SAMPLES = varied()
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("trainer")
-
-
-@pytest.fixture(scope="module")
-def model(directory):
-    return str(write_checkpoint(directory / "model"))
-
-
-@pytest.fixture(scope="module")
-def other(directory):
-    return str(write_checkpoint(directory / "other", seed=1))
 
 
 @pytest.fixture(scope="module")
