@@ -1,7 +1,8 @@
 """slime: rollout, reward, update, weight sync.
 
-The whole algorithm is the loop of `train`. What it passes around are references: samples and weights go from process to process and
-never come by here. With --async-depth 1 the next rollout is generated while this one is trained on; nothing else changes.
+The whole algorithm is the loop of `train`. What it passes around are references: samples and weights go from process to
+process and never come by here. With --async-depth 1 the next rollout is generated while this one is trained on; nothing
+else changes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`python -m slime.inspect RUN [sample N | dropped | step N | waiting]`: what became of a run's samples, by its ledger.
 
-RUN is a run's directory, or `latest`. Works while the run goes on, and after it was killed. Without more it prints a summary.
+RUN is a run's directory, or `latest`. Works while the run goes on, and after it was killed. Without more it prints a
+summary.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def run_ranks(
     """function(*arguments) on ranks 0..world_size-1; returns what each returned, by rank (tensors as copies).
 
     Raises AssertionError with the traceback of the first rank that failed or, when they take more than `deadline`
-    seconds, with the stack of each that was still running. No process outlives the call. With the backend nccl each rank
-    has the GPU of its number.
+    seconds, with the stack of each that was still running. No process outlives the call. With the backend nccl each
+    rank has the GPU of its number.
     """
     context = multiprocessing.get_context("spawn")
     latest_end = time.monotonic() + START + deadline + GRACE

@@ -1,7 +1,8 @@
 """train.py killed at random moments, in all that keeps its state, and started again until it is done (case 33).
 
-Supervised, so that no engine has to start: prompts, buffer, ledger, training and checkpoints are the same. SLIME_RESTART_SEEDS=20
-runs as many seeds in place of one, SLIME_RESTART_KILLS=9 kills each run as often in place of 3 times.
+Supervised, so that no engine has to start: prompts, buffer, ledger, training and checkpoints are the same.
+SLIME_RESTART_SEEDS=20 runs as many seeds in place of one, SLIME_RESTART_KILLS=9 kills each run as often in place of 3
+times.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """train.py in parts: rollouts alone, training alone on what was recorded, and a run that goes on from a checkpoint.
 
-Real engines in three runs of a model that knows nothing, so rewards are random: whatever is equal is so to the last bit.
+Real engines in three runs of a model that knows nothing, so rewards are random: whatever is equal is so to the last
+bit.
 """
 
 from __future__ import annotations

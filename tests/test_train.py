@@ -1,4 +1,5 @@
-"""train.py where it does not come to training: interrupted early, or failing to start. Nothing else is started. Takes 10 s."""
+"""train.py where it does not come to training: interrupted early, or failing to start. Nothing else is started. Takes
+10 s."""
 
 from __future__ import annotations
 

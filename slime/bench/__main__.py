@@ -1,4 +1,5 @@
-"""`python -m slime.bench NAME [options] [--json]`: measures one part of slime beside what else does the same, in the same run.
+"""`python -m slime.bench NAME [options] [--json]`: measures one part of slime beside what else does the same, in the
+same run.
 
 Prints a table. With --json prints one line, whose `ratio` is the headline; progress goes to standard error.
 """

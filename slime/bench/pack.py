@@ -1,7 +1,7 @@
 """pack: how evenly samples of long-tailed lengths are dealt to ranks and packed into micro-batches, and how fast.
 
-Beside first fit (samples to ranks in turn, each into the first micro-batch with room, in the order they came) and beside
-what no plan can beat. No devices, no model: lengths in, integers out.
+Beside first fit (samples to ranks in turn, each into the first micro-batch with room, in the order they came) and
+beside what no plan can beat. No devices, no model: lengths in, integers out.
 
 - efficiency: share of the room of all micro-batches (their number x ranks x --max-tokens) that holds tokens. All ranks
   run as many micro-batches as the one that needs most.
@@ -49,8 +49,8 @@ class Row:
 
 @dataclass(frozen=True)
 class PackReport:
-    """`efficiency`, `imbalance` and `seconds_100k` are the worst of all rows; `ratio` is that of efficiency to its bound,
-    the worst again."""
+    """`efficiency`, `imbalance` and `seconds_100k` are the worst of all rows; `ratio` is that of efficiency to its
+    bound, the worst again."""
 
     bench: str
     setup: str

@@ -1,7 +1,7 @@
 """The critic's ranks as Ray actors, one for each of the policy's: on the same devices, or on as many of their own.
 
-What a rank of one has for that of the same place in the other (values, returns) it leaves in the object store; references
-to it are all that comes by the driver.
+What a rank of one has for that of the same place in the other (values, returns) it leaves in the object store;
+references to it are all that comes by the driver.
 """
 
 from __future__ import annotations

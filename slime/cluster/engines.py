@@ -31,7 +31,8 @@ class EngineActor:
         return self.server.control
 
     def watch(self) -> None:
-        """Returns when the engine is stopped. Raises InferenceError, with the end of its log, when it ends by itself."""
+        """Returns when the engine is stopped. Raises InferenceError, with the end of its log, when it ends by
+        itself."""
         while not self.stopping:
             if not self.server.is_running:
                 raise InferenceError(f"{self.server.name} has ended unasked.{self.server.log_tail()}")

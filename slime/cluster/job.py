@@ -1,7 +1,7 @@
 """Job: everything that a run has started, in the words of the algorithm. train.py says when, this says who.
 
-Invariants: what returns references returns at once; what waits has a deadline, and ends at once when an engine dies, with that as
-its cause; what was started is asked to end in order, before the session ends whatever is left.
+Invariants: what returns references returns at once; what waits has a deadline, and ends at once when an engine dies,
+with that as its cause; what was started is asked to end in order, before the session ends whatever is left.
 """
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ class Job:
         return self.wait(self.rollouts.evaluate(rollout_id), "the evaluation", deadline)
 
     def save(self, rollout_id: int) -> None:
-        """A checkpoint, an export, or both. Of checkpoints in the background the last is waited for, for then the run ends."""
+        """A checkpoint, an export, or both. Of checkpoints in the background the last is waited for, for then the run
+        ends."""
         config = self.config
         if config.save:
             in_background = config.async_save and rollout_id + 1 < config.num_rollout
@@ -174,8 +175,8 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Asks all to end, last started first. Who doesn't in time is ended by the session, so nothing here may hide why the run
-        ends."""
+        """Asks all to end, last started first. Who doesn't in time is ended by the session, so nothing here may hide
+        why the run ends."""
         self.whole = kind is None
         deadline = time.monotonic() + (STOP_S if kind is None else STOP_AFTER_FAILURE_S)
         for stop in reversed(self.stops):

@@ -131,8 +131,8 @@ def _forget_token() -> None:
 
 
 def _small_object_store(directory: Path) -> dict[str, Any]:
-    """Batches of tokens are all that passes through it, and memory is only taken for these. In `directory` where /dev/shm is
-    too small for it."""
+    """Batches of tokens are all that passes through it, and memory is only taken for these. In `directory` where
+    /dev/shm is too small for it."""
     shm = Path("/dev/shm")
     free = os.statvfs(shm).f_bavail * os.statvfs(shm).f_frsize if shm.is_dir() else 0
     size = min(2048 * _MIB, max(100 * _MIB, free // 4))

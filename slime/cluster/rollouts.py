@@ -24,8 +24,8 @@ Evaluated = tuple[dict[str, float], dict[str, Iterable[Sample]]]
 
 
 class RolloutActor:
-    """Owns the router, a process of its own, where there are engines to route to. Made, started, connected, in this order; two
-    threads, one for calls and one that watches the router."""
+    """Owns the router, a process of its own, where there are engines to route to. Made, started, connected, in this
+    order; two threads, one for calls and one that watches the router."""
 
     def __init__(self, config: Config, buffer: Buffer, dp_size: int, logs: Path, token: str | None) -> None:
         self.config, self.buffer, self.dp_size, self.logs, self.token = config, buffer, dp_size, logs, token
@@ -47,7 +47,8 @@ class RolloutActor:
         self.producer = Producer(self.config, self.buffer, self.token)
 
     def watch(self) -> None:
-        """Returns when the router is stopped; raises InferenceError when it ends by itself. Clients would wait for it for hours."""
+        """Returns when the router is stopped; raises InferenceError when it ends by itself. Clients would wait for it
+        for hours."""
         while not self.stopping:
             self.router.check()
             time.sleep(WATCH_S)

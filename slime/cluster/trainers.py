@@ -54,7 +54,8 @@ class TrainActor(Rank):
     sync: Any = None
 
     def start(self, master_addr: str, master_port: int) -> tuple[int, int]:
-        """Builds the model. Returns the last rollout that its weights were trained on, -1 for none, and their version."""
+        """Builds the model. Returns the last rollout that its weights were trained on, -1 for none, and their
+        version."""
         from slime.training.trainer import Trainer
 
         self.trainer = Trainer(self.config, self.rank, self.world_size, master_addr, master_port)
@@ -95,7 +96,8 @@ class TrainActor(Rank):
         return result.rollout, result.steps  # not the TrainResult: to read it the driver would import Megatron
 
     def prepare(self, rollout_id: int, batches: list[ray.ObjectRef], values: list[ray.ObjectRef]) -> ray.ObjectRef:
-        """The first half of `train`, with the values of the critic, one reference a rank: returns, in the object store."""
+        """The first half of `train`, with the values of the critic, one reference a rank: returns, in the object
+        store."""
         batch = ray.get(batches[self.trainer.dp_rank], timeout=HANDOVER_S)
         return ray.put(self.trainer.prepare(rollout_id, batch, ray.get(values[self.rank], timeout=HANDOVER_S)))
 

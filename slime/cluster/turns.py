@@ -1,8 +1,8 @@
 """Who is awake: training and inference share devices in turns, or have their own and need no turns.
 
-Colocated, this is a state machine of two states, {training awake, inference asleep} and back; a call in the wrong state is an error
-that says so. Decoupled, both are always awake and a change of turn costs nothing. Either way new weights travel when the turn goes
-to inference, since that is when inference can use them.
+Colocated, this is a state machine of two states, {training awake, inference asleep} and back; a call in the wrong state
+is an error that says so. Decoupled, both are always awake and a change of turn costs nothing. Either way new weights
+travel when the turn goes to inference, since that is when inference can use them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class TurnError(RuntimeError):
 class Turns:
     """Begins with the turn of training, so that the first change brings the first weights, as version `first_version`.
 
-    `wait(refs, what, seconds)` waits for actors; `engines_sleep` says whether colocated engines release their memory while it
-    is not their turn (--offload-rollout). `version` is that of the weights which inference has; before it has any from
-    training, one less than the first. Without engines, or without ranks that train (--debug-rollout-only), there are no
-    turns to take.
+    `wait(refs, what, seconds)` waits for actors; `engines_sleep` says whether colocated engines release their memory
+    while it is not their turn (--offload-rollout). `version` is that of the weights which inference has; before it has
+    any from training, one less than the first. Without engines, or without ranks that train (--debug-rollout-only),
+    there are no turns to take.
     """
 
     def __init__(

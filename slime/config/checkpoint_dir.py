@@ -2,8 +2,8 @@
 writes.
 
     DIR/latest_checkpointed_iteration.txt   "3", or "release" for weights alone
-    DIR/iter_0000003/                       Megatron's torch_dist format, and state.json: what was trained up to rollout 3
-    DIR/rollout/3.json                      the position in the data, and what was put back, after rollout 3 was generated
+    DIR/iter_0000003/                       Megatron's torch_dist format, and state.json: trained up to rollout 3
+    DIR/rollout/3.json                      the position in the data, and what was put back, after generating rollout 3
     DIR/rollout/3.buffer.json               what was handed out then, and not in a batch yet
 
 Invariant: a checkpoint's directory has its name only once it is whole. So whatever has the name can be loaded.
@@ -58,7 +58,7 @@ def find(directory: str | Path, step: int | None = None) -> Path | None:
 
 
 def find_with(directory: str | Path, other: str | Path, step: int | None = None) -> Path | None:
-    """The same where `other` must have a checkpoint of that rollout, too: a policy and its critic go on from one moment."""
+    """The same where `other` must have a checkpoint of that rollout, too: policy and critic go on from one moment."""
     latest = [find(path) for path in (directory, other)]
     if step is None and all(path is not None and path.name != RELEASE for path in latest):
         common = set(rollouts(Path(directory))) & set(rollouts(Path(other)))

@@ -18,7 +18,8 @@ OF_THE_POLICY = {
 
 
 def critic_config(config: Config) -> Config:
-    """`load` is a directory of the critic's checkpoints, and `critic_load` then that of the policy's (see checkpoint_dir)."""
+    """`load` is a directory of the critic's checkpoints, and `critic_load` then that of the policy's (see
+    checkpoint_dir)."""
     start = {"load": config.critic_load, "critic_load": config.load}
     if config.critic_load is not None and is_model(config.critic_load):
         start = {"load": None, "hf_checkpoint": config.critic_load}

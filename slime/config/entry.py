@@ -23,8 +23,8 @@ def from_command_line(
 ) -> Config:
     """The configuration of a run that is about to start: complete, its files present, the run named.
 
-    `look_inside` is asked for (option, what is wrong) of a configuration that is sound otherwise: what only rooms above this
-    one can tell, such as the content of prompt files.
+    `look_inside` is asked for (option, what is wrong) of a configuration that is sound otherwise: what only rooms above
+    this one can tell, such as the content of prompt files.
 
     Ends the process instead after --help and --check (status 0), and when anything is wrong: all of it is then on
     stderr (status 2).

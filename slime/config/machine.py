@@ -1,5 +1,5 @@
-"""Whether this machine has the devices that a run asks for. Of a cluster that the run joins (RAY_ADDRESS) nothing is known
-here: the placement asks it.
+"""Whether this machine has the devices that a run asks for. Of a cluster that the run joins (RAY_ADDRESS) nothing is
+known here: the placement asks it.
 
 Invariant: no device is touched; GPUs are counted by their device files. What is counted is at least what Ray will find,
 so that nothing is refused here that could have been placed.

@@ -1,8 +1,9 @@
-"""The weights of a checkpoint by their headers: whether the files are whole, and of the model that config.json describes.
+"""The weights of a checkpoint by their headers: whether the files are whole, and of the model that config.json
+describes.
 
-A safetensors file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape, offsets)
-and the data. Invariant: of each file only its size and its header are read, so that 700 GB are looked through in seconds.
-What is not known of a family (names it has beyond the usual ones) is left to the loading of the model.
+A safetensors file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape,
+offsets) and the data. Invariant: of each file only its size and its header are read, so that 700 GB are looked through
+in seconds. What is not known of a family (names it has beyond the usual ones) is left to the loading of the model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """DataBuffer: the data source of a run, and the ledger of what it hands out.
 
-Held: each sample that is handed out has a number that no other sample of the run has; what is handed out is remembered until it is
-in a batch, dropped or put back, and saved with the checkpoint: a run that goes on from there hands it out again, once. No Ray in it.
+Held: each sample that is handed out has a number that no other sample of the run has; what is handed out is remembered
+until it is in a batch, dropped or put back, and saved with the checkpoint: a run that goes on from there hands it out
+again, once. No Ray in it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Journal(Protocol):
         """They are generated and graded; whose batch they will be in is not said yet."""
 
     def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
-        """They are the batch of this rollout: all that it is trained on, and what was removed from it. Returns metrics."""
+        """They are the batch of this rollout: all that it is trained on, and what was removed from it. Returns
+        metrics."""
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
         """They will never be trained on."""
@@ -47,7 +49,8 @@ class HandedOut:
 
 
 class DataBuffer:
-    """A Journal and a DataSource. Samples and groups that come without a number get negative ones. Not made for several threads."""
+    """A Journal and a DataSource. Samples and groups that come without a number get negative ones. Not made for several
+    threads."""
 
     def __init__(
         self,
@@ -121,7 +124,8 @@ class DataBuffer:
         return self.ledger.train(rollout_id)
 
     def save(self, rollout_id: int) -> None:
-        """Keeps the data source's state, and what is handed out and not in a batch yet, under the number of a rollout."""
+        """Keeps the data source's state, and what is handed out and not in a batch yet, under the number of a
+        rollout."""
         self.source.save(rollout_id)
         groups: dict[int, list[Sample]] = {}
         for out in self._out.values():

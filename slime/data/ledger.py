@@ -1,11 +1,12 @@
 """Ledger: what became of every sample of a run, kept in a file (see ledger_file.py).
 
-States: issued (handed out, or waiting to be) -> generating -> finished -> trained; from each but the last -> dropped, with a
-reason. A sample whose generation was cut short is put back: issued again, with the tokens that it has.
+States: issued (handed out, or waiting to be) -> generating -> finished -> trained; from each but the last -> dropped,
+with a reason. A sample whose generation was cut short is put back: issued again, with the tokens that it has.
 
-Invariants: a sample is in exactly one state; a change that LEGAL does not list is an error and leaves everything as it was;
-changes are written in the order they were made, by transactions, so that a process killed at any moment leaves all samples in
-the states of one moment, at most FLUSH_S before. Only `roll_back` goes backwards, to where all was when a checkpoint was saved.
+Invariants: a sample is in exactly one state; a change that LEGAL does not list is an error and leaves everything as it
+was; changes are written in the order they were made, by transactions, so that a process killed at any moment leaves all
+samples in the states of one moment, at most FLUSH_S before. Only `roll_back` goes backwards, to where all was when a
+checkpoint was saved.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What a restart found, in samples: `untrained` had been trained on after the checkpoint, `under_way` had not, and were
-    not dropped either. All of them are issued again."""
+    """What a restart found, in samples: `untrained` had been trained on after the checkpoint, `under_way` had not, and
+    were not dropped either. All of them are issued again."""
 
     untrained: int = 0
     under_way: int = 0
@@ -173,7 +174,8 @@ class Ledger:
         return len(left)
 
     def mark(self, rollout_id: int) -> str:
-        """Remembers that this is the moment of the checkpoint of a rollout; on the disk when this returns. Returns its token."""
+        """Remembers that this is the moment of the checkpoint of a rollout; on the disk when this returns. Returns its
+        token."""
         token = secrets.token_hex(8)
         with self._lock, explained(self.path):
             self.flush()
@@ -188,9 +190,9 @@ class Ledger:
     def roll_back(self, rollout_id: int, token: str | None) -> RolledBack:
         """Goes on from the checkpoint of a rollout; -1 is a start without any.
 
-        What is in the batches up to that rollout counts as trained, since the checkpoint holds it. What else was under way when
-        it was saved is issued. What was first issued after it is dropped, until the data source issues it again. Raises LedgerError
-        when this ledger is not that of the checkpoint.
+        What is in the batches up to that rollout counts as trained, since the checkpoint holds it. What else was under
+        way when it was saved is issued. What was first issued after it is dropped, until the data source issues it
+        again. Raises LedgerError when this ledger is not that of the checkpoint.
         """
         with self._lock, explained(self.path):
             self.flush()

@@ -1,4 +1,5 @@
-"""The ledger's file, ledger.db in the directory of a run: SQLite in WAL mode, written by one process, read by any number meanwhile.
+"""The ledger's file, ledger.db in the directory of a run: SQLite in WAL mode, written by one process, read by any
+number meanwhile.
 
 Its schema is below, and in docs/buffer.md. All errors of SQLite come out as LedgerError, with what to do.
 """

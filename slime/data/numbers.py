@@ -1,4 +1,5 @@
-"""Numbers: a list of numbers in one piece of memory, as the trainer reads them. What a finished sample's token fields are."""
+"""Numbers: a list of numbers in one piece of memory, as the trainer reads them. What a finished sample's token fields
+are."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Numbers(array):
 
 
 def as_array(values: Sequence[Any], dtype: Any) -> np.ndarray:
-    """An array of the numbers: of arrays, Numbers and bytes a view, of their own type; of a list an array of `dtype`."""
+    """An array of the numbers: of arrays, Numbers and bytes a view, of their own type; of a list an array of
+    `dtype`."""
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, array):

@@ -1,7 +1,7 @@
 """The order in which prompts are handed out: epoch after epoch, and of several sets by their weights.
 
-Held: within an epoch of a set each of its prompts comes once; the order depends on the seed and the epoch alone; after any number of
-prompts, each set has had its share of them but for a few; the state is one number a set.
+Held: within an epoch of a set each of its prompts comes once; the order depends on the seed and the epoch alone; after
+any number of prompts, each set has had its share of them but for a few; the state is one number a set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 
 
 class Order:
-    """The numbers first .. first + size - 1, again and again; shuffled where there is a `seed`. `drawn`: how many so far."""
+    """The numbers first .. first + size - 1, again and again; shuffled where there is a `seed`. `drawn`: how many so
+    far."""
 
     def __init__(self, first: int, size: int, seed: Sequence[int] | None) -> None:
         self._first, self.size, self._seed = first, size, seed

@@ -23,7 +23,8 @@ class Outcome:
 
 
 def outcomes(samples: Iterable[tuple[Sample, float | None]], reasons: Iterable[str | None] | None = None) -> list[Outcome]:
-    """Of samples with their rewards. `reasons`: why each is removed, or None. A sample is removed when all of its parts are."""
+    """Of samples with their rewards. `reasons`: why each is removed, or None. A sample is removed when all of its parts
+    are."""
     samples = list(samples)
     reasons = [None] * len(samples) if reasons is None else reasons
     of_sample: dict[object, list[tuple[Sample, float | None, str | None]]] = {}

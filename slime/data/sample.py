@@ -30,8 +30,8 @@ class SampleError(ValueError):
 
 @dataclass(slots=True)
 class Sample:
-    """One prompt with one response. Token fields are lists of int or float, so that users' code can append to them; `pack` makes
-    Numbers of them, which do the same in less memory."""
+    """One prompt with one response. Token fields are lists of int or float, so that users' code can append to them;
+    `pack` makes Numbers of them, which do the same in less memory."""
 
     group_index: int | None = None
     index: int | None = None
@@ -79,7 +79,8 @@ class Sample:
                 raise SampleError(f"{self.name}: {field_name} has {len(values)} entries, the response has {n} tokens")
 
     def pack(self) -> None:
-        """Stores the token fields as training reads them, when they are whole: handing them over then costs next to nothing.
+        """Stores the token fields as training reads them, when they are whole: handing them over then costs next to
+        nothing.
 
         Raises SampleError for a field that holds something other than numbers.
         """

@@ -1,7 +1,8 @@
 """Data sources: where a rollout gets its prompts from, as groups of samples.
 
-Invariants of PromptSource: prompts come in the order of slime.data.order, but for those over the limit of tokens; groups that come back through `add_samples` go out again first;
-the state is small, exact and JSON, so that a resumed run gets the identical next batch. Not made for several threads.
+Invariants of PromptSource: prompts come in the order of slime.data.order, but for those over the limit of tokens;
+groups that come back through `add_samples` go out again first; the state is small, exact and JSON, so that a resumed
+run gets the identical next batch. Not made for several threads.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ class PromptSource:
         directory: str | Path | None = None,
         load_directory: str | Path | None = None,
     ):
-        """`max_tokens`: prompts that encode to more are left out. `weights`: prompts are `sizes` of several sets, each of which is
-        drawn from in this proportion; else all are drawn from alike. `directory`: where `save` keeps states, and `load`
-        finds them if not in `load_directory`."""
+        """`max_tokens`: prompts that encode to more are left out. `weights`: prompts are `sizes` of several sets, each
+        of which is drawn from in this proportion; else all are drawn from alike. `directory`: where `save` keeps
+        states, and `load` finds them if not in `load_directory`."""
         self._prompts = prompts
         self._encoder = encoder
         self._n_samples_per_prompt = n_samples_per_prompt

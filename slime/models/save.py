@@ -135,8 +135,8 @@ class _Writer:
 
 
 def to_disk(path: Path) -> None:
-    """Waits until a file, or the names in a directory, are on the disk: after a power cut a renamed directory must not hold
-    empty files."""
+    """Waits until a file, or the names in a directory, are on the disk: after a power cut a renamed directory must not
+    hold empty files."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -1,7 +1,8 @@
 """A value function: the body of any family, and one number a token instead of the output layer.
 
-In Hugging Face's format it is a model for sequence classification with one label: `score.weight` [1, hidden size] beside
-the body, without a bias. A checkpoint that lacks it, as every language model does, leaves that layer as it was made.
+In Hugging Face's format it is a model for sequence classification with one label: `score.weight` [1, hidden size]
+beside the body, without a bias. A checkpoint that lacks it, as every language model does, leaves that layer as it was
+made.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ SCORE = "score.weight"
 
 @cache
 def value_model(family: type[Family]) -> type[Family]:
-    """`family` with a value head. Its `output_layer.weight` is [1, hidden size] and whole on every rank of the last stage."""
+    """`family` with a value head. Its `output_layer.weight` is [1, hidden size] and whole on every rank of the last
+    stage."""
 
     class ValueModel(family):
         has_value_head = True

@@ -33,8 +33,8 @@ def demonstration_metrics(samples: Sequence[Sample], *, seconds: float) -> dict[
 def rollout_metrics(
     samples: Sequence[Sample], raw_rewards: Sequence[float], *, seconds: float, num_gpus: int | None
 ) -> dict[str, float]:
-    """Of the samples of one rollout, which took `seconds` on `num_gpus` devices. `raw_rewards`: one a sample. Without devices
-    nothing was sampled, so there is no speed.
+    """Of the samples of one rollout, which took `seconds` on `num_gpus` devices. `raw_rewards`: one a sample. Without
+    devices nothing was sampled, so there is no speed.
 
     longest_sample_tokens_per_sec is the length of the longest response over the time of the rollout: in RL the slowest
     sample, not the total throughput, sets the pace.

@@ -49,8 +49,8 @@ def plan(
     context-parallel group: tokens a GPU times its size); a sample longer than that is alone. Their number in a step is
     a multiple of `micro_batch_multiple` (virtual pipelines need one of the pipeline's size).
 
-    Ranks get samples in turn, or, with `balance`, so that their `work` (of each sample; its tokens, unless given) is about
-    equal; with a fixed micro-batch size also their counts, since there the number of samples sets the number of
+    Ranks get samples in turn, or, with `balance`, so that their `work` (of each sample; its tokens, unless given) is
+    about equal; with a fixed micro-batch size also their counts, since there the number of samples sets the number of
     micro-batches.
     """
     if (micro_batch_size is None) == (max_tokens is None):

@@ -42,8 +42,8 @@ def write_checkpoint(
 ) -> Path:
     """Writes configuration, weights and tokenizer into the directory, and returns it.
 
-    The dense model has 103 k parameters. `num_layers` is for tests that cut the model into more than two stages; `width`
-    multiplies all sizes but the number of heads: 8 gives the heads of 128 that kernels for GPUs are made for.
+    The dense model has 103 k parameters. `num_layers` is for tests that cut the model into more than two stages;
+    `width` multiplies all sizes but the number of heads: 8 gives the heads of 128 that kernels for GPUs are made for.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

@@ -58,8 +58,8 @@ class Advantages:
                 batch.advantages_R = whiten(batch.advantages_R, everyone)
 
     def _estimate(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Advantages and returns: the reward of a token's sample less the KL penalty at the token; with REINFORCE++ what
-        follows it as well, with PPO that against the critic's values."""
+        """Advantages and returns: the reward of a token's sample less the KL penalty at the token; with REINFORCE++
+        what follows it as well, with PPO that against the critic's values."""
         samples = batch.samples
         penalty_R = torch.zeros_like(batch.mask_R)
         if self.config.kl_coef:

@@ -1,7 +1,7 @@
 """Critic: one training rank of a value function, from a Batch to values, and from returns to new weights.
 
-It has the layout of the policy's ranks: rank r of one holds the tokens of rank r of the other. What is the policy's alone
-(a reference, a teacher, advantages) it has not.
+It has the layout of the policy's ranks: rank r of one holds the tokens of rank r of the other. What is the policy's
+alone (a reference, a teacher, advantages) it has not.
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ class Trainer(Learner):
             )
 
     def _compared_steps(self, batch: Batch) -> int:
-        """In how many steps of a rollout log-probs are compared with the engine's: those of the weights that sampled."""
+        """In how many steps of a rollout log-probs are compared with the engine's: those of the weights that
+        sampled."""
         if not self.is_rewarded or batch.rollout_log_probs_R is None:
             return 0
         return len(batch.steps) if self.has_advantages and self.fixed_scores.own else 1

@@ -1,7 +1,8 @@
 """Weights by broadcast, for engines on devices of their own: gloo on a CPU, NCCL on GPUs.
 
-Each pipeline stage has one source, the first rank that holds the stage, and one process group that joins that source (rank 0)
-with every tensor-parallel rank of every engine. Stages send one after the other, so that an engine loads one bucket at a time.
+Each pipeline stage has one source, the first rank that holds the stage, and one process group that joins that source
+(rank 0) with every tensor-parallel rank of every engine. Stages send one after the other, so that an engine loads one
+bucket at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class BroadcastSync(WeightSync):
             self.group = self._join(address, engine_tp, backend, timeout)
 
     def _join(self, address: str, engine_tp: int, backend: str, timeout: timedelta) -> dist.ProcessGroup:
-        """A group beside the default one: neither side may touch the other's world, so it cannot come from `new_group`."""
+        """A group beside the default one: neither side may touch the other's world, so it cannot come from
+        `new_group`."""
         world_size = 1 + len(self.engines) * engine_tp
         store = dist.TCPStore(address, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
         joined = self.waiter.submit(

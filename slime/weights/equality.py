@@ -1,8 +1,8 @@
 """--check-weight-update-equal: proof that engines serve the weights that the trainers have.
 
-The weights take a second, independent way: trainers export a checkpoint, engines load it from disk. If checksums of all tensors are
-the same before and after, what had come by the fast way was equal. That holds for any parallel layout on either side, fused or
-sharded, since only the engine's own tensors are compared.
+The weights take a second, independent way: trainers export a checkpoint, engines load it from disk. If checksums of all
+tensors are the same before and after, what had come by the fast way was equal. That holds for any parallel layout on
+either side, fused or sharded, since only the engine's own tensors are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class WeightsDiffer(RuntimeError):
 
 
 def check_equal(trainer: Trainer, engines: Sequence[EngineControl], scratch: Path) -> None:
-    """Collective over the training ranks. `scratch`, where a checkpoint is written and removed, must be visible to all nodes.
+    """Collective over the training ranks. `scratch`, where a checkpoint is written and removed, must be visible to all
+    nodes.
 
     Raises WeightsDiffer on rank 0.
     """

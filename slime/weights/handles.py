@@ -1,8 +1,8 @@
 """Weights by handle, for engines on the trainers' own devices: shared memory on a CPU, CUDA IPC on GPUs.
 
-Only handles travel; an engine's rank maps the very memory that a trainer wrote, and copies out of it. On GPUs the memory must be
-on the engine rank's own device, so rank d of the trainers provides for device d of the engines; on a CPU any rank of the machine
-can provide, and there may be fewer of them than engine ranks.
+Only handles travel; an engine's rank maps the very memory that a trainer wrote, and copies out of it. On GPUs the
+memory must be on the engine rank's own device, so rank d of the trainers provides for device d of the engines; on a CPU
+any rank of the machine can provide, and there may be fewer of them than engine ranks.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Invariants
 - A version number rises by one at each update, and every engine reports it with each token from then on.
 - Nothing is generated between `begin` and `end`, and the caches of the old weights are flushed before: an engine never
   serves a mix, and never reuses keys and values of old weights.
-- `push` is collective over the training ranks: all take part in gathering shards; who talks to the engines depends on the medium.
+- `push` is collective over the training ranks: all take part in gathering shards; who talks to the engines depends on
+the medium.
 """
 
 from __future__ import annotations

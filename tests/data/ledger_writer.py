@@ -1,4 +1,5 @@
-"""A process that changes a ledger until it is killed, started by test_ledger.py: `python -m tests.data.ledger_writer FILE SEED`.
+"""A process that changes a ledger until it is killed, started by test_ledger.py: `python -m tests.data.ledger_writer
+FILE SEED`.
 
 Checkpoints are the file's own: half of the time it begins by rolling back to the last one, the other half it goes on.
 """

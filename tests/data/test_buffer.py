@@ -241,7 +241,8 @@ def test_a_state_that_is_none(tmp_path):
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_sample_is_trained_on_once_or_dropped_whatever_is_killed(tmp_path_factory, seed):
-    """Asynchronous runs by chance: groups finish out of order, some are put back or dropped, each life ends anywhere."""
+    """Asynchronous runs by chance: groups finish out of order, some are put back or dropped, each life ends
+    anywhere."""
     path, dice = tmp_path_factory.mktemp("run"), random.Random(seed)
     saved, rollouts = -1, 6
     trained: dict[int, list[int]] = {}  # rollout -> samples, as the weights of the latest checkpoint and this life know it

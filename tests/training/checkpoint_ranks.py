@@ -136,7 +136,8 @@ def kept(directory: str, out: str) -> tuple[list[str], list[str], list[str]]:
 
 
 def scored_by(directory: str, out: str, options: list[str]) -> list[list[dict[str, float]]]:
-    """Metrics of a rollout with a reference and a teacher: a model in Hugging Face's format, and the checkpoint of it."""
+    """Metrics of a rollout with a reference and a teacher: a model in Hugging Face's format, and the checkpoint of
+    it."""
     with trainer(directory, "--save", out) as made:
         for rollout_id in range(2):
             steps(made, rollout_id, rollout_id + 1)
