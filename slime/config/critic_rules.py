@@ -71,6 +71,16 @@ def _the_policy_is_trained_at_last(c: Config) -> Iterator[Problem]:
         )
 
 
+@reads("advantage_estimator", "save", "no_save_optim", "bf16", "use_distributed_optimizer")
+def _the_optimizer_can_be_saved(c: Config) -> Iterator[Problem]:
+    if c.has_critic and c.save and not c.no_save_optim and c.bf16 and not c.use_distributed_optimizer:
+        yield Problem(
+            "--no-use-distributed-optimizer",
+            "Megatron's other optimizer can't save the state of a critic's last layer, which stays in float32",
+            "leave it out, or add --no-bf16 or --no-save-optim",
+        )
+
+
 @reads("advantage_estimator", "save", "critic_save", "save_keep")
 def _both_are_saved(c: Config) -> Iterator[Problem]:
     if not c.has_critic:

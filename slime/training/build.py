@@ -18,7 +18,13 @@ from megatron.core import parallel_state as mpu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.extensions.transformer_engine import HAVE_TE
 from megatron.core.models.gpt import GPTModel
-from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import (
+    MegatronOptimizer,
+    OptimizerConfig,
+    ParamKey,
+    get_megatron_optimizer,
+    get_standard_config_overrides,
+)
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe.fused_a2a import HAVE_DEEP_EP
@@ -94,7 +100,12 @@ def build(
     ]
     transformer.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
     transformer.finalize_model_grads_func = _sum_gradients
-    optimizer = get_megatron_optimizer(_optimizer_config(config, parallel), chunks, use_gloo_process_groups=False)
+    optimizer_config = _optimizer_config(config, parallel)
+    overrides = get_standard_config_overrides(optimizer_config)
+    if family.has_value_head:
+        # In a group of its own: where one mixes float32 with bfloat16, Megatron saves the state of the wrong parameters.
+        overrides[ParamKey(name="*output_layer.weight")] = {"wd_mult": 1.0}
+    optimizer = get_megatron_optimizer(optimizer_config, chunks, overrides, use_gloo_process_groups=False)
     transformer.grad_scale_func = optimizer.scale_loss
     return Model(parallel, transformer, chunks, shard, optimizer, _schedule(config, optimizer), copies)
 

@@ -46,6 +46,16 @@ def test_without_engines_or_without_training():
     assert str(plan(0, 8, 1, 1, 8, False)) == "1 device (1 for 1 engine)"
 
 
+def test_a_critic_shares_the_training_devices_or_has_its_own_before_the_engines():
+    shared = plan(1, 2, 2, 1, 8, True, critic=(0, 0))
+    assert shared.critic == shared.train and shared.bundles == (2,)
+    assert str(shared) == "2 devices (2 to train, a critic on them in turns, 2 engines on 2 of them in turns)"
+    own = plan(1, 2, 2, 1, 8, False, critic=(2, 1))
+    assert own.critic == (Seat(1, 0), Seat(2, 0)) and own.bundles == (2, 1, 1, 1, 1)
+    assert own.engines == ((Seat(3, 0),), (Seat(4, 0),))
+    assert str(own) == "6 devices (2 to train, 2 for a critic, 2 for 2 engines)"
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -67,17 +77,23 @@ def test_what_does_not_fit_is_refused(asked, message):
     st.sampled_from([1, 2, 4, 8, 16]),
     st.sampled_from([4, 8]),
     st.booleans(),
+    st.sampled_from([None, (0, 0), (1, 4), (2, 2)]),
 )
-def test_every_plan_gives_each_half_its_devices_once(nodes, train_per_node, engines, per_engine, per_node, colocate):
+def test_every_plan_gives_each_part_its_devices_once(
+    nodes, train_per_node, engines, per_engine, per_node, colocate, critic
+):
     try:
-        p = plan(nodes, train_per_node, engines * per_engine, per_engine, per_node, colocate)
+        p = plan(nodes, train_per_node, engines * per_engine, per_engine, per_node, colocate, critic)
     except PlacementError:
         assume(False)
     seats = {Seat(bundle, index) for bundle, size in enumerate(p.bundles) for index in range(size)}
     rollout = [seat for engine in p.engines for seat in engine]
     assert len(p.train) == len(set(p.train)) == nodes * train_per_node
     assert len(rollout) == len(set(rollout)) == engines * per_engine
-    assert set(p.train) | set(rollout) == seats, "a device is reserved and not used, or used and not reserved"
+    own = set(p.critic) - set(p.train)
+    assert p.critic == (p.train if critic == (0, 0) else p.critic) and len(own) == (critic[0] * critic[1] if critic else 0)
+    assert not own & set(rollout)
+    assert set(p.train) | own | set(rollout) == seats, "a device is reserved and not used, or used and not reserved"
     assert len(set(p.train) & set(rollout)) == (min(len(p.train), len(rollout)) if colocate else 0)
     for engine in p.engines:
         if per_engine <= per_node and per_engine <= train_per_node:

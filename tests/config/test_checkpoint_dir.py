@@ -6,6 +6,7 @@ import pytest
 
 from slime.config import checkpoint_dir, disk, load
 from slime.config.checkpoint_dir import MARKER, NoCheckpoint, find
+from slime.config.critic import critic_config
 
 
 def filled(directory, *rollouts, marker=None):
@@ -70,3 +71,62 @@ def test_a_reference_or_teacher_may_be_a_checkpoint(tiny, tmp_path):
         assert f"{step}: " in said and "has no checkpoint iter_0000003; it has iter_0000001, iter_0000002" in said
         (said,) = problems(tiny, *options, str(tiny), step, "3")
         assert "has no checkpoint iter_0000003; it has none" in said
+
+
+# A policy and its critic.
+
+
+def starts(policy, critic, *options):
+    """The names of the checkpoints that the two start from."""
+    argv = ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--load", str(policy), *options]
+    config = load([*argv, "--advantage-estimator", "ppo", "--critic-load", str(critic)])
+    return tuple(
+        found and found.name for found in map(checkpoint_dir.to_load, (config, critic_config(config)))
+    )
+
+
+@pytest.fixture
+def both(tmp_path):
+    """A run that was killed when the critic had been saved, and before the policy was."""
+    policy, critic = tmp_path / "policy", tmp_path / "policy" / "critic"
+    return filled(policy, 3, 6, marker="6"), filled(critic, 3, 6, 9, marker="9")
+
+
+def test_policy_and_critic_go_on_from_the_newest_rollout_of_both(both):
+    assert starts(*both) == ("iter_0000006", "iter_0000006")
+    assert starts(*both, "--ckpt-step", "3") == ("iter_0000003", "iter_0000003")
+
+
+def test_a_run_that_went_back_goes_on_from_where_it_got_to(tmp_path):
+    policy, critic = (filled(tmp_path / name, 3, 6, 9, marker="6") for name in ("policy", "critic"))
+    assert starts(policy, critic) == ("iter_0000006", "iter_0000006")
+
+
+def test_neither_starts_without_the_other(tmp_path):
+    policy, critic = tmp_path / "policy", filled(tmp_path / "critic", 3, marker="3")
+    with pytest.raises(NoCheckpoint, match="have no checkpoint of the same rollout: there is no such directory, it holds"):
+        starts(policy, critic)
+    assert starts(policy, critic, "--allow-fresh-start") == (None, None)
+    filled(policy, 9, marker="9")
+    with pytest.raises(NoCheckpoint, match="no checkpoint of the same rollout"):
+        starts(policy, critic)
+
+
+def test_a_critic_may_start_from_a_model_and_weights_alone_need_no_partner(both, tmp_path):
+    policy, critic = both
+    model = tmp_path / "reward-model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    assert starts(policy, model) == ("iter_0000006", None)
+    assert starts(policy, critic, "--finetune") == ("iter_0000006", "iter_0000009")
+
+
+def test_the_critics_trainer_has_its_own_weights_learning_rate_and_checkpoints(tmp_path):
+    argv = "--hf-checkpoint model --rollout-batch-size 4 --advantage-estimator ppo --critic-lr 0.1 --save out --load in".split()
+    kl = ["--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load", "model", "--freeze-params-name-list", "embedding"]
+    config = critic_config(load([*argv, *kl]))
+    assert (config.hf_checkpoint, config.lr, config.save, config.load) == ("model", 0.1, "out/critic", "in/critic")
+    assert not config.use_kl_loss and config.freeze_params_name_list == ()
+    (tmp_path / "config.json").write_text("{}")
+    config = critic_config(load([*argv, "--critic-load", str(tmp_path)]))
+    assert (config.hf_checkpoint, config.load) == (str(tmp_path), None)

@@ -47,6 +47,16 @@ def plan(*argv: str) -> str:
             "and on 8 further devices; 16 devices in all engine 0: ranks 0-7 behind",
         ),
         ("--colocate --check-weight-update-equal", "through shared memory, in buckets of 512 MiB, then compared"),
+        (
+            "--colocate --advantage-estimator ppo --num-critic-only-steps 3 --lambd 0.95",
+            "Critic 8 ranks, divided as the policy is, on the devices of the policy, in turns with it; from model"
+            " learning rate 1e-06, values clipped at 0.2; gamma 1, lambda 0.95; alone in the first 3 rollouts",
+        ),
+        (
+            "--rollout-num-gpus 4 --advantage-estimator ppo --critic-num-nodes 1",
+            "on devices of their own, while the policy trains",
+        ),
+        ("--rollout-num-gpus 4 --advantage-estimator ppo --critic-num-nodes 1", "20 devices in all"),
         ("--loss-type sft_loss", "Engines none"),
         ("--use-tis --use-opsm", "weighed by importance, 0 to 2; without bad samples that have become unlikely"),
         ("--use-mis --mis-level sequence --mis-mode mask", "of each sequence: masked outside of 0..2"),

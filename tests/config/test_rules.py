@@ -41,6 +41,10 @@ BROKEN = [
     ("--advantage-estimator ppo --critic-num-gpus-per-node 4", "the critic has 4 ranks, the policy 8"),
     ("--advantage-estimator ppo --critic-num-nodes 2", "the critic has 16 ranks, the policy 8"),
     ("--advantage-estimator ppo --num-rollout 3 --num-critic-only-steps 3", "none of the 3 rollouts for the policy"),
+    (
+        "--advantage-estimator ppo --save out --no-use-distributed-optimizer",
+        "--no-use-distributed-optimizer: Megatron's other optimizer can't save",
+    ),
     ("--advantage-estimator ppo --critic-save out", "--critic-save: nothing could go on from a critic alone"),
     ("--advantage-estimator ppo --save out --critic-save out", "--critic-save: is --save itself"),
     ("--advantage-estimator ppo --save out --save-keep 1", "--save-keep: 1 leaves no rollout of which policy and critic"),

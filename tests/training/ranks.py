@@ -41,7 +41,11 @@ def trainer(directory: str, *options: str):
 def train(
     directory: str, options: list[str], samples: list[Made], *, rollouts: int = 2, **sharing: Any
 ) -> list[Trained]:
-    """Trains on the same rollout a few times."""
+    """Trains on the same rollout a few times; a policy that has a critic as train_with_critic does."""
+    if "ppo" in options:
+        from tests.training.critic_ranks import train_with_critic
+
+        return train_with_critic(directory, options, samples, **sharing)
     with trainer(directory, *options) as made:
         batch = shares(samples, made.dp_size, **sharing)[made.dp_rank]
         return [trained(made, made.train(i, batch)) for i in range(rollouts)]

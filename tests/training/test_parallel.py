@@ -10,6 +10,7 @@ import pytest
 from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
 from tests.models.tiny import make_checkpoint
+from tests.training.critic_ranks import write_score
 from tests.training.ranks import train_all
 from tests.training.rollouts import varied
 
@@ -40,6 +41,11 @@ RETURNS = (
     *("--kl-coef", "0.1", "--use-tis", "--custom-tis-function-path", f"{HOOKS}.half_without_the_first_token"),
 )
 LIKELIHOOD = ("--loss-type", "custom_loss", "--custom-loss-function-path", f"{HOOKS}.likelihood")
+CRITIC = (
+    *("--advantage-estimator", "ppo", "--gamma", "0.9", "--lambd", "0.8", "--value-clip", "0.05"),
+    "--normalize-advantages",
+)
+WITH_KL = (*CRITIC, "--kl-coef", "0.1")
 BALANCED = ("--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01")
 FAMILIES = ("glm4 without biases", "deepseek_v3", "moonlight")  # the gradient of a key's bias is noise: Adam blows it up
 STEPS = 2
@@ -98,6 +104,15 @@ LAYOUTS = {
     "PP2, returns": Layout(2, PP2, shared=RETURNS),
     "CP2, a custom loss": Layout(2, CP2, shared=LIKELIHOOD),
     "DP2, a custom loss, a rank without any sample": Layout(2, shared=LIKELIHOOD, samples=1),
+    "critic, rows of at most 30 tokens": Layout(1, packing={"max_tokens": 30}, shared=WITH_KL),
+    "DP2, critic": Layout(2, shared=WITH_KL),
+    "DP2, critic, a rank without any sample": Layout(2, shared=CRITIC, samples=1),
+    "TP2 with SP, critic": Layout(2, TP2 + SP, {"micro_batch_size": 3}, shared=WITH_KL + PER_TOKEN),
+    "PP2, critic": Layout(2, PP2, {"micro_batch_size": 5}, shared=WITH_KL),
+    "PP2 with two virtual stages, critic": Layout(
+        2, VPP2, {"micro_batch_size": 2, "micro_batch_multiple": 2}, model="deep", shared=CRITIC
+    ),
+    "CP2, critic": Layout(2, CP2, shared=WITH_KL),
     "MoE DP2": Layout(2, model="moe"),
     "MoE EP2": Layout(2, EP2, model="moe"),
     "MoE EP2, a rank without any sample": Layout(2, EP2, model="moe", samples=1),
@@ -113,6 +128,7 @@ LAYOUTS = {
     "TP2 with SP, DP2": Layout(4, TP2 + SP),
     "PP2 CP2": Layout(4, PP2 + CP2),
     "CP4, returns": Layout(4, CP4, {"micro_batch_size": 5}, shared=RETURNS),
+    "PP2 CP2, critic": Layout(4, PP2 + CP2, {"micro_batch_size": 5}, shared=WITH_KL),
     "PP2 CP2, what is of whole samples": Layout(4, PP2 + CP2, shared=OF_WHOLE_SAMPLES),
 }
 
@@ -125,6 +141,7 @@ def checkpoints(tmp_path_factory):
         "deep": str(write_checkpoint(directory / "deep", num_layers=4)),
         "moe": str(write_checkpoint(directory / "moe", moe=True)),
         "reference": str(write_checkpoint(directory / "reference", seed=1)),
+        "critic": str(write_score(write_checkpoint(directory / "body", num_layers=4, seed=2), directory / "critic")),
         **{kind: str(make_checkpoint(directory / kind, kind)) for kind in FAMILIES},
     }
 
@@ -132,6 +149,8 @@ def checkpoints(tmp_path_factory):
 def case(checkpoints, model, options, samples, packing):
     if {"--use-kl-loss", "--kl-coef"} & set(options):
         options = (*options, "--ref-load", checkpoints["reference"])
+    if "ppo" in options:
+        options = (*options, "--critic-load", checkpoints["critic"])
     count, multiple = samples
     return checkpoints[model], options, varied(count, multiple=multiple), {"num_steps": STEPS, **packing}
 
@@ -166,7 +185,7 @@ def together(checkpoints):
 
 def comparable(metrics):
     """Without times, and without learning rates: how many groups of parameters there are depends on the layout."""
-    return {name: value for name, value in metrics.items() if not name.startswith(("perf/", "train/lr-pg_"))}
+    return {name: value for name, value in metrics.items() if not name.startswith(("perf/", "train/lr-pg_", "critic-train/lr-pg_"))}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
