@@ -48,15 +48,15 @@ def padded_decode(
         )
     slots_BK = slots_of(req_to_token, req_pool_indices_B, seq_lens_B, longest)
     mask_BK = torch.arange(longest) < seq_lens_B[:, None]
-    attended_BH1D = scaled_dot_product_attention(
-        query_BHD[:, :, None],
-        k_cache_SGD[slots_BK].transpose(1, 2),
-        v_cache_SGD[slots_BK].transpose(1, 2),
+    # The query heads that share a key-value head stand where several queries of one head would.
+    attended_BGQD = scaled_dot_product_attention(
+        query_BHD.unflatten(1, (k_cache_SGD.shape[1], -1)),
+        rows(k_cache_SGD, slots_BK).transpose(1, 2),
+        rows(v_cache_SGD, slots_BK).transpose(1, 2),
         attn_mask=mask_BK[:, None, None],
         scale=scaling,
-        enable_gqa=enable_gqa,
     )
-    return output_BHD.copy_(attended_BH1D.squeeze(2))
+    return output_BHD.copy_(attended_BGQD.flatten(1, 2))
 
 
 def padded_extend(
@@ -96,9 +96,9 @@ def padded_extend(
     # A padded query sees keys beyond its request; its result is dropped.
     mask_BQK = torch.arange(longest) <= position_BQ[:, :, None]
     attended_BHQD = scaled_dot_product_attention(
-        query_NHD[row_BQ].transpose(1, 2),
-        k_cache_SGD[slots_BK].transpose(1, 2),
-        v_cache_SGD[slots_BK].transpose(1, 2),
+        rows(query_NHD, row_BQ).transpose(1, 2),
+        rows(k_cache_SGD, slots_BK).transpose(1, 2),
+        rows(v_cache_SGD, slots_BK).transpose(1, 2),
         attn_mask=mask_BQK[:, None],
         scale=scaling,
         enable_gqa=enable_gqa,
@@ -126,6 +126,11 @@ def slots_of(
     for instance, would reach the result even with weight 0."""
     position_BK = torch.minimum(torch.arange(longest), (seq_lens_B - 1).clamp(min=0)[:, None])
     return req_to_token[req_pool_indices_B[:, None], position_BK].long()
+
+
+def rows(values: torch.Tensor, index_BK: torch.Tensor) -> torch.Tensor:
+    """values[index_BK], which on a CPU takes several times as long."""
+    return values.index_select(0, index_BK.flatten()).unflatten(0, index_BK.shape)
 
 
 def install() -> None:
