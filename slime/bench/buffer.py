@@ -12,11 +12,9 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import psutil
@@ -29,8 +27,9 @@ from slime.cluster.session import Session
 from slime.cluster.wait import wait
 from slime.config import Config, ConfigError, load
 from slime.config.errors import Problem
-from slime.data.outcome import Outcome, outcomes
-from slime.data.sample import Sample, Status
+from slime.data.numbers import LOG_PROB, MASK, TOKEN, Numbers
+from slime.data.outcome import outcomes
+from slime.data.sample import PACKED, Sample, Status
 from slime.observe.console import Console
 from slime.rollout.types import RolloutFnTrainOutput
 
@@ -39,13 +38,14 @@ GROUP = 8  # samples a prompt
 PROMPT = 512  # tokens of a sample that are its prompt, where it has so many
 BYTES = 4
 TIMEOUT_S = 600.0
-FINISHED_AT, LEDGER_S = "bench/finished_at", "bench/ledger_s"
+WARM_UP = 3  # rounds: memory of the object store is slow when it is touched for the first time
+FINISHED_AT = "bench/finished_at"
 
 
 @dataclass(frozen=True)
 class BufferReport:
     """Medians of the rounds. `ratio` is that of our GB/s to the bare object store's; `ledger_ms_per_step`: what all calls of one
-    rollout for the ledger take of the caller's time; `driver_mb_growth`: from after the first round to the last."""
+    rollout for the ledger take of the caller's time; `driver_mb_growth`: over these rounds."""
 
     bench: str
     setup: str
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=count, default=4096, metavar="N", help=f"a multiple of {GROUP} [4096]")
     parser.add_argument("--tokens", type=count, default=8192, metavar="N", help="of a sample, prompt and response [8192]")
     parser.add_argument("--ranks", type=count, default=4, metavar="N", help="data-parallel ranks [4]")
-    parser.add_argument("--rounds", type=count, default=5, metavar="N", help="measured ones, after one that is not [5]")
+    parser.add_argument("--rounds", type=count, default=5, metavar="N", help=f"measured ones, after {WARM_UP} that are not [5]")
     parser.add_argument("--lists", action="store_true", help="tokens in Python lists, as users' own generate functions make them")
 
 
@@ -137,31 +137,7 @@ class Prompts:
         return 1
 
 
-class TimedBuffer(Buffer):
-    """Adds up how long callers are held up by telling the ledger."""
-
-    def __init__(self, actor: ray.actor.ActorHandle) -> None:
-        super().__init__(actor)
-        self.seconds = 0.0
-
-    def generating(self, ids: Sequence[int], rollout_id: int) -> None:
-        self._timed(super().generating, ids, rollout_id)
-
-    def finished(self, finished: Sequence[Outcome]) -> None:
-        self._timed(super().finished, finished)
-
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
-        return self._timed(super().batched, rollout_id, batch)
-
-    def _timed(self, tell: Callable[..., Any], *words: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return tell(*words)
-        finally:
-            self.seconds += time.perf_counter() - start
-
-
-def finished_samples(args: Config, rollout_id: int, data_source: TimedBuffer, evaluation: bool = False) -> RolloutFnTrainOutput:
+def finished_samples(args: Config, rollout_id: int, data_source: Buffer, evaluation: bool = False) -> RolloutFnTrainOutput:
     """--rollout-function-path: tells the ledger what the default one tells it, and has everything finished at once."""
     groups = data_source.get_samples(args.rollout_batch_size)
     rng = np.random.default_rng(rollout_id)
@@ -170,16 +146,17 @@ def finished_samples(args: Config, rollout_id: int, data_source: TimedBuffer, ev
     for group in groups:
         data_source.generating([sample.index for sample in group], rollout_id)
         for sample in group:
-            sample.tokens = rng.integers(0, 1 << 17, tokens).tolist()
+            sample.tokens = Numbers(TOKEN, rng.integers(0, 1 << 17, tokens, np.int32).tobytes())
+            sample.rollout_log_probs = Numbers(LOG_PROB, rng.standard_normal(response).tobytes())
+            sample.loss_mask = Numbers(MASK, np.ones(response, np.float32).tobytes())
             sample.response_length = response
-            sample.rollout_log_probs = (-rng.random(response, np.float32)).tolist()
-            sample.loss_mask = [1] * response
+            if args.train_env_vars["lists"]:
+                for name in PACKED:
+                    setattr(sample, name, getattr(sample, name) and getattr(sample, name).tolist())
             sample.reward = float(sample.index % 2)
             sample.status = Status.COMPLETED
-            if not args.train_env_vars["lists"]:
-                sample.pack()
         data_source.finished(outcomes((sample, sample.reward) for sample in group))
-    return RolloutFnTrainOutput(groups, {FINISHED_AT: time.perf_counter(), LEDGER_S: data_source.seconds})
+    return RolloutFnTrainOutput(groups, {FINISHED_AT: time.perf_counter()})
 
 
 class Reader:
@@ -215,7 +192,7 @@ class Ends:
     """Both ends of the hand-over, and the driver between them, which is this process."""
 
     def __init__(self, config: Config, session: Session, args: argparse.Namespace) -> None:
-        self.buffer = TimedBuffer(Buffer.start().actor)
+        self.buffer = Buffer.start()
         wait(self.buffer.open(config), "the data buffer to start", TIMEOUT_S)
         self.rollouts = Rollouts(config, self.buffer, dp_size=args.ranks, logs=session.logs, token=None)
         wait(self.rollouts.connect([], TIMEOUT_S), "the rollout actor to start", TIMEOUT_S)
@@ -224,17 +201,16 @@ class Ends:
     def measure(self, args: argparse.Namespace) -> BufferReport:
         driver = psutil.Process()
         seconds, ledger = [], []
-        for rollout_id in range(args.rounds + 1):
-            taken, num_bytes, ledger_before = self.round(rollout_id, args)
-            if rollout_id == 0:  # the first touches the object store's memory for the first time
+        for rollout_id in range(WARM_UP + args.rounds):
+            if rollout_id == WARM_UP:
                 before = driver.memory_info().rss
-            else:
-                seconds.append(taken)
-                ledger.append(ledger_before)  # of all rounds before this one
+            taken, num_bytes, in_ledger = self.round(rollout_id, args)
+            seconds.append(taken)
+            ledger.append(in_ledger)
         growth = (driver.memory_info().rss - before) / 1e6
-        a_step = (ledger[-1] / args.rounds) + self.trained_s / (args.rounds + 1)
+        a_step = median(ledger[WARM_UP:])
         bare = self.bare(num_bytes, args)
-        taken = median(seconds)
+        taken = median(seconds[WARM_UP:])
         return BufferReport(
             "buffer",
             f"{args.samples} samples of {args.tokens} tokens in {'lists' if args.lists else 'arrays'}, to {args.ranks} ranks:"
@@ -249,10 +225,8 @@ class Ends:
             ledger_us_per_sample=a_step / args.samples * 1e6,
         )
 
-    trained_s = 0.0  # of the driver, telling the ledger
-
     def round(self, rollout_id: int, args: argparse.Namespace) -> tuple[float, int, float]:
-        """Seconds, bytes, and the ledger's seconds of all rounds before."""
+        """Seconds, bytes, and seconds that the ledger took of its callers."""
         batches, metrics = wait(self.rollouts.generate(rollout_id), "a rollout", TIMEOUT_S)
         read = wait([reader.read.remote(batches) for reader in self.readers], "the readers", TIMEOUT_S)
         num_samples = sum(samples for _, samples, _ in read)
@@ -260,15 +234,15 @@ class Ends:
             raise RuntimeError(f"{num_samples} of {args.samples} samples arrived")
         start = time.perf_counter()
         wait(self.buffer.trained(rollout_id), "the ledger", TIMEOUT_S)
-        self.trained_s += time.perf_counter() - start
-        return max(at for at, _, _ in read) - metrics[FINISHED_AT], sum(size for _, _, size in read), metrics[LEDGER_S]
+        in_ledger = metrics["perf/ledger_time"] + time.perf_counter() - start
+        return max(at for at, _, _ in read) - metrics[FINISHED_AT], sum(size for _, _, size in read), in_ledger
 
     def bare(self, num_bytes: int, args: argparse.Namespace) -> float:
         """Seconds of the object store alone."""
         putter = ray.remote(Putter).options(num_cpus=0).remote(num_bytes, args.ranks)
         seconds = []
-        for _ in range(args.rounds + 1):
+        for _ in range(WARM_UP + args.rounds):
             start, arrays = wait(putter.put.remote(), "the object store", TIMEOUT_S)
             read = wait([reader.read_bare.remote(arrays) for reader in self.readers], "the readers", TIMEOUT_S)
             seconds.append(max(read) - start)
-        return median(seconds[1:])
+        return median(seconds[WARM_UP:])

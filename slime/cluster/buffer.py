@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -74,12 +76,13 @@ class Buffer:
     """The actor as what rollout functions are given, a DataSource and a Journal. Picklable.
 
     What a Journal is told nobody waits for at once: what was refused is raised by a later call, at the end of the rollout at the
-    latest. The driver's methods return references.
+    latest. How long callers were held up is a metric of the rollout. The driver's methods return references.
     """
 
     def __init__(self, actor: ray.actor.ActorHandle) -> None:
         self.actor = actor
         self._told: list[ray.ObjectRef] = []
+        self._seconds = 0.0
 
     @classmethod
     def start(cls) -> Buffer:
@@ -103,24 +106,29 @@ class Buffer:
     # As a Journal.
 
     def generating(self, ids: Sequence[int], rollout_id: int) -> None:
-        self._tell(self.actor.generating.remote(ids, rollout_id))
+        self._tell(self.actor.generating, ids, rollout_id)
 
     def finished(self, finished: Sequence[Outcome]) -> None:
-        self._tell(self.actor.finished.remote(finished))
+        self._tell(self.actor.finished, finished)
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
-        self._tell(self.actor.drop.remote(ids, reason))
+        self._tell(self.actor.drop, ids, reason)
 
     def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
         """Waits, for this and for all that was told before."""
+        start = time.perf_counter()
         told, self._told = [*self._told, self.actor.batched.remote(rollout_id, batch)], []
-        return ray.get(told, timeout=ANSWER_S)[-1]
+        metrics = ray.get(told, timeout=ANSWER_S)[-1]
+        seconds, self._seconds = self._seconds + time.perf_counter() - start, 0.0
+        return metrics | {"perf/ledger_time": seconds}
 
-    def _tell(self, told: ray.ObjectRef) -> None:
-        self._told.append(told)
+    def _tell(self, method: ray.actor.ActorMethod, *words: Any) -> None:
+        start = time.perf_counter()
+        self._told.append(method.remote(*words))
         if len(self._told) > UNASKED:
             done, self._told = ray.wait(self._told, num_returns=len(self._told), timeout=0)
             ray.get(done)
+        self._seconds += time.perf_counter() - start
 
     # As the driver calls it.
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
+
+import numpy as np
 
 from slime.config import Config
 from slime.config.hooks import load_hook
@@ -52,10 +55,10 @@ class Producer:
             write_rollout(self.config.save_debug_rollout_data.format(rollout_id=rollout_id), output.samples)
         samples, extra = flatten(output.samples), dict(output.metrics or {})
         raw_N, rewards_N = rewards_for_training(self.config, samples)
-        batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size) if dp_size else []
-        if isinstance(self.source, Journal):
-            batch = zip(samples, map(float, raw_N), strict=True)
-            extra |= self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
+        with ThreadPoolExecutor(1, "journal") as meanwhile:
+            told = meanwhile.submit(self._tell, rollout_id, samples, raw_N)
+            batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size) if dp_size else []
+            extra |= told.result()
 
         log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, samples, extra, seconds):
@@ -64,6 +67,13 @@ class Producer:
             return batches, demonstration_metrics(samples, seconds=seconds) | extra
         num_gpus = (self.config.rollout_num_gpus or 1) if self.config.has_engines else None
         return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra
+
+    def _tell(self, rollout_id: int, samples: list[Sample], raw_N: np.ndarray) -> dict[str, float]:
+        """Says what the batch is, if somebody keeps a ledger; returns metrics of it."""
+        if not isinstance(self.source, Journal):
+            return {}
+        batch = zip(samples, map(float, raw_N), strict=True)
+        return self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
 
     def evaluate(self, rollout_id: int) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
         """Evaluates on all held-out sets: the metrics, and the samples of each set."""

@@ -48,7 +48,8 @@ def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.
     if post_process is not None:
         raw, rewards = post_process(config, samples)
         return _checked("raw rewards", raw, samples), _checked("rewards", rewards, samples)
-    raw_N = np.array([score(sample.name, sample.reward, config.reward_key) for sample in samples])
+    key = config.reward_key
+    raw_N = np.array([score(sample.name, sample.reward, key) for sample in samples])
     group_ids_N = np.array([sample.group_index for sample in samples])
     graded_N = np.array([not (sample.remove_sample and FAILURE in sample.metadata) for sample in samples])
     rewards_N = np.zeros_like(raw_N)
