@@ -102,6 +102,9 @@ class Generator:
         """The groups, generated and graded. Raises RolloutError, or RewardError, at the first sample that fails."""
         custom = load_hook(CUSTOM_GENERATE, job.args.custom_generate_function_path)
         hook = load_hook("--rollout-sample-hook-path", job.args.rollout_sample_hook_path)
+        if job.journal is not None:
+            unfinished = [s.index for group in groups for s in group if s.status not in FINISHED.values()]
+            job.journal.generating(unfinished, job.rollout_id)
         return await all_of(self._group(group, job, custom, hook) for group in groups)
 
     async def _group(self, group: list[Sample], job: Job, custom: Callable | None, hook: Callable | None) -> Group:
@@ -109,8 +112,6 @@ class Generator:
         waiting = {i: sample for i, sample in enumerate(group) if sample.status not in FINISHED.values()}
         for sample in waiting.values():
             sample.rollout_id = job.rollout_id
-        if job.journal is not None:
-            job.journal.generating([sample.index for sample in waiting.values()], job.rollout_id)
         members: list[Sample | list[Sample]] = list(group)
         if custom is not None:
             made = await all_of(self._customised(sample, job, custom) for sample in waiting.values())
