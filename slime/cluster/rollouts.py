@@ -44,7 +44,7 @@ class RolloutActor:
             self.router.wait_ready(timeout)
             self.router.add_workers([engine.url for engine in engines], timeout, token=self.token)
             self.config = self.config.replace(sglang_router_ip=self.router.host, sglang_router_port=self.router.port)
-        self.producer = Producer(self.config, self.buffer, self.token)
+        self.producer = Producer(self.config, self.buffer, self.token, engines)
 
     def watch(self) -> None:
         """Returns when the router is stopped; raises InferenceError when it ends by itself. Clients would wait for it

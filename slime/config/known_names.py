@@ -12,8 +12,7 @@ NOT_YET = frozenset(
     update-weights-interval
     custom-model-provider-path
     megatron-config-path allgather-cp enable-mtp-training
-    model-name over-sampling-batch-size dynamic-sampling-filter-path partial-rollout mask-offpolicy-in-partial-rollout
-    buffer-filter-path rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier
+    model-name rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier
     use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu

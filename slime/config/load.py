@@ -20,6 +20,7 @@ from slime.config.derive import derive
 from slime.config.errors import ConfigError, Problem
 from slime.config.known_names import NOT_YET_VALUES
 from slime.config.option import REQUIRED, Option
+from slime.config.rollout_rules import ROLLOUT
 from slime.config.rules import COHERENCE
 from slime.config.section import FrozenDict
 from slime.config.sections import SECTIONS
@@ -60,7 +61,7 @@ def resolve(line: CommandLine) -> Resolution:
     unsound = set(line.unsound) if line.whole else catalogue.OWN.keys() - {one.name for one in line.given}
     values = _parse(given, problems, unsound)
     config = _assemble(values, unsound)
-    for rules in (COHERENCE, ALGORITHM, CRITIC):
+    for rules in (COHERENCE, ALGORITHM, CRITIC, ROLLOUT):
         problems += rules.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
 

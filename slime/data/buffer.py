@@ -17,7 +17,7 @@ from slime.data.errors import DataError
 from slime.data.ledger import LIVE, Ledger, RolledBack
 from slime.data.ledger_file import LedgerError
 from slime.data.outcome import Outcome, outcomes
-from slime.data.recording import dumps, loads
+from slime.data.recording import dumps, group_from, group_to, loads
 from slime.data.sample import Sample
 from slime.data.source import DataSource, Group, PromptSource
 
@@ -42,9 +42,10 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HandedOut:
-    """A sample as it was handed out, and the number of the group that it was in: some data sources give none."""
+    """A sample as it was handed out, and the number of the group that it was in: some data sources give none. A list if
+    it had fanned out before."""
 
-    sample: Sample
+    sample: Sample | list[Sample]
     group: int
 
 
@@ -73,11 +74,13 @@ class DataBuffer:
     def get_samples(self, num_groups: int) -> list[Group]:
         """Raises LedgerError when the data source hands out a sample twice."""
         groups = self.source.get_samples(num_groups)
+        if isinstance(self.source, PromptSource):
+            self._discard(self.source.take_discarded())
         for group in groups:
             self._number(group)
-        self.ledger.issue((sample.index, sample.group_index) for group in groups for sample in group)
+        self.ledger.issue((_first(member).index, _first(member).group_index) for group in groups for member in group)
         for group in groups:
-            self._out |= {sample.index: HandedOut(sample, self._groups) for sample in group}
+            self._out |= {_first(member).index: HandedOut(member, self._groups) for member in group}
             self._groups += 1
         return groups
 
@@ -86,8 +89,9 @@ class DataBuffer:
 
         Raises LedgerError for a sample that was put back already, or is in a batch.
         """
-        samples = [sample for group in groups for sample in group if isinstance(sample, Sample)]
-        back = outcomes((sample, None) for sample in samples if self._issued(sample.index))
+        samples = [sample for group in groups for member in group for sample in _parts(member)]
+        known = {id for id in {sample.index for sample in samples} if self._issued(id)}
+        back = outcomes((sample, None) for sample in samples if sample.index in known)
         self.ledger.put_back(back)
         self._forget(outcome.id for outcome in back)
         self.source.add_samples(groups)
@@ -127,13 +131,13 @@ class DataBuffer:
         """Keeps the data source's state, and what is handed out and not in a batch yet, under the number of a
         rollout."""
         self.source.save(rollout_id)
-        groups: dict[int, list[Sample]] = {}
+        groups: dict[int, Group] = {}
         for out in self._out.values():
             groups.setdefault(out.group, []).append(out.sample)
         state = {
             "token": self.ledger.mark(rollout_id),
             "next_own": self._next_own,
-            "handed_out": [[sample.to_dict() for sample in group] for group in groups.values()],
+            "handed_out": list(map(group_to, groups.values())),
         }
         path = self._file(self._directory, rollout_id)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +161,7 @@ class DataBuffer:
         rolled_back = self.ledger.roll_back(rollout_id, state["token"])
         self._next_own = state["next_own"]
         if state["handed_out"]:
-            self.source.add_samples([[Sample.from_dict(sample) for sample in group] for group in state["handed_out"]])
+            self.source.add_samples(list(map(group_from, state["handed_out"])))
         return rolled_back
 
     def close(self, *, whole: bool) -> None:
@@ -195,11 +199,15 @@ class DataBuffer:
 
     def _number(self, group: Group) -> None:
         own = None
-        for sample in group:
+        for sample in (sample for member in group for sample in _parts(member)):
             if sample.index is None:
                 sample.index = self._own()
             if sample.group_index is None:
                 sample.group_index = own = self._own() if own is None else own
+
+    def _discard(self, groups: list[Group]) -> None:
+        ids = dict.fromkeys(sample.index for group in groups for member in group for sample in _parts(member))
+        self.ledger.drop([id for id in ids if self.ledger.state_of(id) is not None], "discarded by --buffer-filter-path")
 
     def _own(self) -> int:
         self._next_own -= 1
@@ -208,3 +216,11 @@ class DataBuffer:
     def _forget(self, ids: Iterable[int]) -> None:
         for id in ids:
             self._out.pop(id, None)
+
+
+def _parts(member: Sample | list[Sample]) -> list[Sample]:
+    return [member] if isinstance(member, Sample) else member
+
+
+def _first(member: Sample | list[Sample]) -> Sample:
+    return _parts(member)[0]

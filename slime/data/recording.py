@@ -52,7 +52,7 @@ def read_rollout(path: str | Path) -> list[list[Sample | list[Sample]]]:
                     if values != HEAD:
                         raise ValueError(f"not a recorded rollout, whose first line is {json.dumps(HEAD)}")
                     continue
-                groups.append([_member(member) for member in values])
+                groups.append(group_from(values))
             except (ValueError, TypeError, KeyError) as error:
                 raise DataError(f"{path}:{number}: {error}") from error
     return groups
@@ -75,8 +75,14 @@ def _text(sample: Sample) -> str:
         raise DataError(f"{sample.name} can't be recorded: {error}") from error
 
 
-def _member(values: Any) -> Sample | list[Sample]:
-    return Sample.from_dict(values) if isinstance(values, dict) else [Sample.from_dict(one) for one in values]
+def group_to(group: Group) -> list[Any]:
+    """A group as what `dumps` can write; lists and dicts are the samples' own, no copies."""
+    return [member.to_dict() if isinstance(member, Sample) else group_to(member) for member in group]
+
+
+def group_from(values: list[Any]) -> list[Sample | list[Sample]]:
+    """What `group_to` made something else of."""
+    return [Sample.from_dict(member) if isinstance(member, dict) else group_from(member) for member in values]
 
 
 def _encoded(value: Any) -> Any:

@@ -1,34 +1,38 @@
 """Data sources: where a rollout gets its prompts from, as groups of samples.
 
 Invariants of PromptSource: prompts come in the order of slime.data.order, but for those over the limit of tokens;
-groups that come back through `add_samples` go out again first; the state is small, exact and JSON, so that a resumed
-run gets the identical next batch. Not made for several threads.
+groups that come back through `add_samples` go out again first, the oldest before the others, unless a buffer filter
+chooses; the state is small, exact and JSON, so that a resumed run gets the identical next batch. Not made for several
+threads.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from slime.config.hooks import load_hook
 from slime.data.encode import ConversationEncoder, Encoded, Encoder, PromptEncoder
 from slime.data.errors import DataError
 from slime.data.order import Mixture
 from slime.data.prompts import Keys, Prompt, PromptSet
-from slime.data.recording import dumps, loads
+from slime.data.recording import dumps, group_from, group_to, loads
 from slime.data.sample import Sample, Status
 from slime.data.template import ChatTemplate
 from slime.data.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+BUFFER_FILTER = "--buffer-filter-path"
 MAX_KEPT_TOKENS = 1 << 28  # 1 GiB of them; what is beyond is encoded again in each epoch
 
-Group = list[Sample]
+Group = list[Sample | list[Sample]]  # of one prompt; once generated, a list where a sample fanned out into several
+BufferFilter = Callable[[list[Group], int], list[Group]]
 
 
 @runtime_checkable
@@ -65,12 +69,14 @@ class PromptSource:
         seed: int = 42,
         sizes: Sequence[int] | None = None,
         weights: Sequence[float] | None = None,
+        buffer_filter: BufferFilter | None = None,
         directory: str | Path | None = None,
         load_directory: str | Path | None = None,
     ):
         """`max_tokens`: prompts that encode to more are left out. `weights`: prompts are `sizes` of several sets, each
-        of which is drawn from in this proportion; else all are drawn from alike. `directory`: where `save` keeps
-        states, and `load` finds them if not in `load_directory`."""
+        of which is drawn from in this proportion; else all are drawn from alike. `buffer_filter`: takes out of the list
+        of groups that came back at most so many to hand out again; the oldest otherwise. `directory`: where `save`
+        keeps states, and `load` finds them if not in `load_directory`."""
         self._prompts = prompts
         self._encoder = encoder
         self._n_samples_per_prompt = n_samples_per_prompt
@@ -82,7 +88,9 @@ class PromptSource:
         self._encoded: dict[int, Encoded] = {}
         self._kept_tokens = 0
         self._too_long: dict[int, int] = {}  # prompt -> its number of tokens
-        self._returned: deque[Group] = deque()
+        self._buffer_filter = buffer_filter or _oldest
+        self._returned: list[Group] = []
+        self._discarded: list[Group] = []
         self._next_group = 0
         self._sizes = list(sizes) if weights else [len(prompts)]
         self._weights = list(weights) if weights else [1.0]
@@ -107,9 +115,11 @@ class PromptSource:
                 ChatTemplate(tokenizer, config.apply_chat_template_kwargs) if config.apply_chat_template else None
             )
             encoder, max_tokens = PromptEncoder(tokenizer, template), config.rollout_max_prompt_len
+        buffer_filter = load_hook(BUFFER_FILTER, config.buffer_filter_path)
         return cls(
             prompts,
             encoder,
+            buffer_filter=None if buffer_filter is None else partial(buffer_filter, config, None),
             n_samples_per_prompt=config.n_samples_per_prompt,
             max_tokens=max_tokens,
             shuffle=config.rollout_shuffle,
@@ -138,17 +148,35 @@ class PromptSource:
         return {"rollout/epoch": self.epoch, "rollout/prompts_too_long": self.num_too_long}
 
     def get_samples(self, n: int) -> list[Group]:
-        """Raises DataError when all prompts are longer than the limit."""
-        groups = [self._returned.popleft() for _ in range(min(n, len(self._returned)))]
+        """Raises DataError when all prompts are longer than the limit, or when the buffer filter breaks its promise."""
+        groups = self._again(n)
         while len(groups) < n:
             drawn = [self._order.draw() for _ in range(n - len(groups))]
             encoded = self._encode(drawn)
             groups += [self._group(i, encoded[i]) for i in drawn if i in encoded]
         return groups
 
+    def _again(self, n: int) -> list[Group]:
+        """At most `n` of the groups that came back."""
+        before = list(self._returned)
+        groups = self._buffer_filter(self._returned, n) if before else []
+        chosen = list(map(id, groups))
+        if len(chosen) > n or len(set(chosen)) < len(chosen) or not set(chosen) <= set(map(id, before)):
+            raise DataError(f"{BUFFER_FILTER} returned {len(groups)} groups; asked for at most {n}, each once, of its buffer")
+        left = set(map(id, self._returned))
+        if twice := left & set(chosen):
+            raise DataError(f"{BUFFER_FILTER} left {len(twice)} groups that it returned in the buffer: take them out of it")
+        self._discarded += [group for group in before if id(group) not in left.union(chosen)]
+        return groups
+
+    def take_discarded(self) -> list[Group]:
+        """The groups that the buffer filter took out of the buffer for good, since this was asked last."""
+        discarded, self._discarded = self._discarded, []
+        return discarded
+
     def add_samples(self, groups: list[Group]) -> None:
         for group in groups:
-            if not isinstance(group, list) or not all(isinstance(sample, Sample) for sample in group):
+            if not isinstance(group, list) or not all(isinstance(sample, Sample | list) for sample in group):
                 raise TypeError("add_samples takes a list of groups, each a list of samples")
         self._returned.extend(groups)
 
@@ -161,7 +189,7 @@ class PromptSource:
             "weights": self._weights,
             "drawn": self._order.drawn,
             "next_group": self._next_group,
-            "returned": [[sample.to_dict() for sample in group] for group in self._returned],
+            "returned": list(map(group_to, self._returned)),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -174,7 +202,7 @@ class PromptSource:
                 )
         self._next_group = state["next_group"]
         self._order.go_to(state["drawn"])
-        self._returned = deque([Sample.from_dict(sample) for sample in group] for group in state["returned"])
+        self._returned = list(map(group_from, state["returned"]))
 
     def save(self, id: int) -> None:
         path = _state_file(self._directory, id)
@@ -217,6 +245,11 @@ class PromptSource:
     def _group(self, i: int, encoded: Encoded) -> Group:
         self._next_group += 1
         return make_group(self._prompts[i], encoded, self._next_group - 1, self._n_samples_per_prompt)
+
+
+def _oldest(buffer: list[Group], n: int) -> list[Group]:
+    groups, buffer[:] = buffer[:n], buffer[n:]
+    return groups
 
 
 def _state_file(directory: str | Path | None, id: int) -> Path:

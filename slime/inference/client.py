@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -78,11 +78,16 @@ class Generation:
                 (span["version"], span["end"] - span["start"]) for span in meta.get("weight_versions", [])
             ],
             prompt_tokens=meta["prompt_tokens"],
-            cached_tokens=meta["cached_tokens"],
+            cached_tokens=meta.get("cached_tokens", 0),  # an aborted request may not have got as far
             e2e_latency=meta.get("e2e_latency"),
             queue_time=meta.get("queue_time"),
             meta=meta,
         )
+
+    @classmethod
+    def unsent(cls) -> Self:
+        """Of a request that nobody wanted any more when it was about to be sent."""
+        return cls([], [], "abort", [], 0, 0, None, None, {"finish_reason": {"type": "abort"}})
 
 
 class GenerateClient:
@@ -95,6 +100,7 @@ class GenerateClient:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._free = asyncio.Semaphore(max_samples)
         self._turn = asyncio.Lock()
+        self._under_way = 0  # requests, those that wait for their turn included
         self._session: aiohttp.ClientSession | None = None
         self._warned = 0.0
 
@@ -115,6 +121,7 @@ class GenerateClient:
         n: int = 1,
         seeds: Sequence[int] | None = None,
         session: str | None = None,
+        wanted: Callable[[], bool] = lambda: True,
         **options: Any,
     ) -> list[Generation]:
         """n samples of one prompt, in one request.
@@ -122,7 +129,9 @@ class GenerateClient:
         `sampling_params` and `options` are SGLang's (`rid`, `return_routed_experts` ...; `ignore_eos` ignores stop
         tokens, too). `session` keeps requests on one engine. `seeds`, one a sample, make sampling repeatable on an
         engine with --sglang-enable-deterministic-inference, which SGLang has on GPUs only; others ignore them. A
-        request has one seed, so that each sample becomes a request then.
+        request has one seed, so that each sample becomes a request then. `wanted` is asked whenever the request is about
+        to be sent: while it waits for its turn, or for another try, it may have become useless. It comes back empty then,
+        with the finish reason "abort".
 
         Raises:
             RequestError: refused. InferenceError: not done by the deadline.
@@ -131,7 +140,9 @@ class GenerateClient:
             if len(seeds) != n:
                 raise ValueError(f"{n} samples need {n} seeds, got {len(seeds)}")
             seeded = [{**sampling_params, "sampling_seed": seed} for seed in seeds]
-            samples = [asyncio.ensure_future(self.generate(input_ids, p, session=session, **options)) for p in seeded]
+            samples = [
+                asyncio.ensure_future(self.generate(input_ids, p, session=session, wanted=wanted, **options)) for p in seeded
+            ]
             try:
                 return [sample for (sample,) in await asyncio.gather(*samples)]
             finally:
@@ -144,7 +155,10 @@ class GenerateClient:
             "sampling_params": {**sampling_params, "n": n},
         }
         async with self._slots(n):
-            answer = orjson.loads(await self._post(orjson.dumps(body), self._headers_of(session)))
+            content = await self._post(orjson.dumps(body), self._headers_of(session), wanted)
+        if content is None:
+            return [Generation.unsent() for _ in range(n)]
+        answer = orjson.loads(content)
         answers = answer if isinstance(answer, list) else [answer]
         if len(answers) != n:
             raise InferenceError(f"{self.url}: asked for {n} samples, got {len(answers)}")
@@ -179,6 +193,11 @@ class GenerateClient:
                         raise self._refusal(event["error"].get("code", 400), line)
                     yield Generation.parse(event)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way, or waits for its turn."""
+        return not self._under_way
+
     async def close(self) -> None:
         """Closes the connections; the next request opens new ones."""
         session, self._session = self._session, None
@@ -199,6 +218,7 @@ class GenerateClient:
         """Holds n of the slots, or all if there are fewer. One request at a time collects, so that two never wait for
         each other."""
         taken = 0
+        self._under_way += 1
         try:
             async with self._turn:
                 while taken < min(n, self.max_samples):
@@ -206,6 +226,7 @@ class GenerateClient:
                     taken += 1
             yield
         finally:
+            self._under_way -= 1
             for _ in range(taken):
                 self._free.release()
 
@@ -216,12 +237,12 @@ class GenerateClient:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT_S)
         return self._session.post(f"{self.url}/generate", data=body, headers=headers, timeout=limits)
 
-    async def _post(self, body: bytes, headers: dict[str, str]) -> bytes:
+    async def _post(self, body: bytes, headers: dict[str, str], wanted: Callable[[], bool]) -> bytes | None:
         start = time.monotonic()
         deadline = start + self.timeout
         pause = FIRST_PAUSE_S
         failure: InferenceError | None = None
-        while True:
+        while wanted():
             try:
                 async with self._request(body, headers, deadline - time.monotonic()) as answer:
                     content = await answer.read()
@@ -243,6 +264,7 @@ class GenerateClient:
                 raise InferenceError(f"given up after {self.timeout:g} s, at last: {failure}") from failure
             self._warn(time.monotonic() - start, failure)
             await asyncio.sleep(seconds)
+        return None
 
     def _warn(self, elapsed: float, failure: InferenceError) -> None:
         """Of requests that don't get through, one from time to time."""

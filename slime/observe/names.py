@@ -53,6 +53,9 @@ ROLLOUT = (
     Metric("rollout/zero_std/count_{reward}", "groups", "groups whose samples all got this reward: they teach nothing"),
     Metric("rollout/epoch", "", "how many times all prompts have been handed out"),
     Metric("rollout/prompts_too_long", "prompts", "left out for their length, of those that it was the turn of so far"),
+    Metric(
+        "rollout/dynamic_filter/drop_{reason}", "groups", "that `--dynamic-sampling-filter-path` dropped, by its reason"
+    ),
     Metric("rollout/reward_failures", "samples", "whose reward was not had: 0 or dropped, by `--rm-failure-policy`"),
     Metric("rollout/reward_retries", "calls", "rewards asked for again, `--rm-retries`"),
     Metric("rollout/prefix_cache_hit_rate", "share", "prompt tokens that the engine found in its prefix cache"),

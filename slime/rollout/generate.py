@@ -6,6 +6,7 @@ from slime.config import Config
 from slime.config.hooks import load_hook
 from slime.data.buffer import Journal
 from slime.data.source import DataSource
+from slime.rollout.collect import Collector
 from slime.rollout.evaluate import evaluate
 from slime.rollout.generator import Generator, Job
 from slime.rollout.metrics import request_metrics
@@ -16,21 +17,21 @@ from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatt
 def generate_rollout(
     args: Config, rollout_id: int, data_source: DataSource, evaluation: bool = False
 ) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
-    """Samples --rollout-batch-size prompts, or with `evaluation` all held-out sets, by the Generator of this process.
+    """Collects --rollout-batch-size groups, or with `evaluation` samples all held-out sets, by this process's Generator.
 
-    The sample filter gets all samples in one list, the function for all samples gets them by groups.
+    The sample filter gets all samples of the batch in one list; the function for all samples gets all finished groups,
+    those that the dynamic filter dropped, too.
     """
     generator = Generator.current()
     if evaluation:
         return evaluate(generator, args, rollout_id)
-    groups = data_source.get_samples(args.rollout_batch_size)
     journal = data_source if isinstance(data_source, Journal) else None
     job = Job(args, Sampling.for_rollout(args), rollout_id, journal=journal)
-    groups = generator.run(generator.generate(groups, job))
+    collected = generator.run(Collector(generator, job, data_source).collect())
     sample_filter = load_hook("--rollout-sample-filter-path", args.rollout_sample_filter_path)
     if sample_filter is not None:
-        sample_filter(args, flatten(groups))
+        sample_filter(args, flatten(collected.batch))
     process = load_hook("--rollout-all-samples-process-path", args.rollout_all_samples_process_path)
     if process is not None:
-        process(args, groups, data_source)
-    return RolloutFnTrainOutput(groups, request_metrics(job.generations))
+        process(args, collected.finished, data_source)
+    return RolloutFnTrainOutput(collected.batch, request_metrics(job.generations) | collected.metrics())

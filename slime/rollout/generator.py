@@ -2,7 +2,8 @@
 
 Held: what the engine sampled is what the sample holds, token by token; one request makes all samples of a prompt; a
 group is graded as soon as it is back, while others are still generated; when anything fails, everything under way is
-cancelled and the error names the sample.
+cancelled and the error names the sample. A job that is stopped, since its batch is full, leaves samples as far as they
+have come: they can be generated on, with what is left of their tokens.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from slime.data.sample import Sample, Status
 from slime.data.template import ChatTemplate
 from slime.data.tokenizer import Tokenizer
 from slime.inference.client import GenerateClient, Generation
+from slime.inference.control import EngineControl, call_all
 from slime.inference.errors import InferenceError
 from slime.rewards import settle
+from slime.rewards.threads import in_thread
 from slime.rollout.hooks import accepts, call
 from slime.rollout.loop import EventLoop, all_of
+from slime.rollout.responses import begin, grow, mask_all
 from slime.rollout.sampling import Sampling
 from slime.rollout.scores import record
 from slime.rollout.types import Group, RolloutError, flatten
@@ -44,6 +48,7 @@ class Job:
     rollout_id: int
     evaluation: bool = False
     journal: Journal | None = None  # who is told what happens to the samples; of an evaluation, nobody
+    stopped: bool = False  # what is not finished yet is not needed any more
     generations: list[Generation] = field(default_factory=list)  # those made so far by the default generation
 
 
@@ -53,8 +58,9 @@ class Generator:
 
     _current: ClassVar[Generator | None] = None
 
-    def __init__(self, config: Config, token: str | None = None) -> None:
-        """`config` says where the router is (sglang_router_ip and sglang_router_port); `token` is what it asks for.
+    def __init__(self, config: Config, token: str | None = None, engines: Sequence[EngineControl] = ()) -> None:
+        """`config` says where the router is (sglang_router_ip and sglang_router_port); `token` is what it asks for. The
+        router does not pass on that requests are to be ended: the `engines` behind it are told so themselves.
 
         Raises DataError when the tokenizer or a held-out set is not sound.
         """
@@ -71,6 +77,7 @@ class Generator:
             token,
             num_engines=max(1, (config.rollout_num_gpus or 1) // config.rollout_num_gpus_per_engine),
         )
+        self.engines = engines
         self._custom_at_once = asyncio.Semaphore(self.client.max_samples)
         self._loop = EventLoop("rollout")
         Generator._current = self
@@ -100,16 +107,24 @@ class Generator:
 
     async def generate(self, groups: Sequence[list[Sample]], job: Job) -> list[Group]:
         """The groups, generated and graded. Raises RolloutError, or RewardError, at the first sample that fails."""
+        return await all_of(self.group(group, job) for group in groups)
+
+    async def stop(self, job: Job) -> None:
+        """Ends what the engines are generating; what waits for its turn is not sent any more."""
+        job.stopped = True
+        await in_thread(call_all, self.engines, "abort")
+
+    async def group(self, group: Group, job: Job) -> Group:
+        """Generates what of the group is not finished: one that was handed back to the source may be, in part or in
+        whole. Of a job that was stopped it may come back unfinished (see `is_cut_short`), and is not graded then."""
         custom = load_hook(CUSTOM_GENERATE, job.args.custom_generate_function_path)
         hook = load_hook("--rollout-sample-hook-path", job.args.rollout_sample_hook_path)
-        if job.journal is not None:
-            unfinished = [s.index for group in groups for s in group if s.status not in FINISHED.values()]
-            job.journal.generating(unfinished, job.rollout_id)
-        return await all_of(self._group(group, job, custom, hook) for group in groups)
-
-    async def _group(self, group: list[Sample], job: Job, custom: Callable | None, hook: Callable | None) -> Group:
-        """Generates what of the group is not finished: one that was handed back to the source may be, in part."""
-        waiting = {i: sample for i, sample in enumerate(group) if sample.status not in FINISHED.values()}
+        if job.args.mask_offpolicy_in_partial_rollout and not job.evaluation:
+            for sample in flatten([group]):
+                mask_all(sample)
+        waiting = {i: member for i, member in enumerate(group) if is_waiting(member)}
+        if not waiting and all(sample.reward is not None for sample in flatten([group])):
+            return group
         for sample in waiting.values():
             sample.rollout_id = job.rollout_id
         members: list[Sample | list[Sample]] = list(group)
@@ -119,6 +134,8 @@ class Generator:
                 members[i] = member
         elif waiting:
             await self._sample(list(waiting.values()), job)
+        if job.stopped and is_cut_short(members):
+            return members
         await self._grade(members, job)
         if hook is not None:
             members = [await self._hooked(member, job, hook) for member in members]
@@ -131,43 +148,45 @@ class Generator:
         return members
 
     async def _sample(self, group: list[Sample], job: Job) -> None:
-        """Fills samples of a group, by one request when they have one prompt in common."""
-        prompts = [self._prompt_ids(sample) for sample in group]
-        if all(prompt == prompts[0] for prompt in prompts):
-            await self._request(group, prompts[0], job)
+        """Fills samples of a group, by one request when they have one prompt in common, and nothing else yet."""
+        for sample in group:
+            if not (job.args.partial_rollout and sample.response_length and sample.rollout_log_probs):
+                begin(sample, self._prompt_ids(sample))
+        if all(sample.tokens == group[0].tokens and not sample.response_length for sample in group):
+            await self._request(group, job)
         else:
-            await all_of(self._request([sample], prompt, job) for sample, prompt in zip(group, prompts, strict=True))
+            await all_of(self._request([sample], job) for sample in group)
 
-    async def _request(self, samples: list[Sample], prompt: list[int], job: Job) -> None:
-        max_new_tokens = job.sampling.max_new_tokens(len(prompt))
-        if max_new_tokens == 0:  # the prompt fills the context: nothing can be asked for
+    async def _request(self, samples: list[Sample], job: Job) -> None:
+        """Samples that have the same tokens so far are generated on from there."""
+        prompt = samples[0].tokens
+        max_new_tokens = job.sampling.max_new_tokens(samples[0].prompt_length, samples[0].response_length)
+        if max_new_tokens == 0:  # nothing can be asked for
             for sample in samples:
-                fill(sample, prompt, [], [])
                 sample.status = Status.TRUNCATED
             return
         params = {**job.sampling.params, "max_new_tokens": max_new_tokens}
         try:
-            generations = await self.client.generate(prompt, params, n=len(samples))
+            generations = await self.client.generate(
+                prompt, params, n=len(samples), wanted=lambda: not job.stopped
+            )
         except InferenceError as error:
             raise RolloutError(f"{samples[0].name}: {error}") from error
         job.generations += generations
+        for sample, generation in zip(samples, generations, strict=True):
+            status = FINISHED.get(generation.finish_reason, Status.ABORTED)
+            if status is Status.ABORTED and not job.stopped:
+                reason = generation.meta["finish_reason"].get("message") or generation.finish_reason
+                raise RolloutError(f"{sample.name}: the engine gave up on it: {reason}")
+            grow(sample, generation)
+            sample.status = status
         responses = self.tokenizer.decode_responses(
-            [generation.tokens for generation in generations],
+            [sample.tokens[sample.prompt_length :] for sample in samples],
             job.args.rollout_stop_token_ids,
             skip_special_tokens=job.args.rollout_skip_special_tokens,
         )
-        for sample, generation, response in zip(samples, generations, responses, strict=True):
-            if generation.finish_reason not in FINISHED:
-                reason = generation.meta["finish_reason"].get("message") or generation.finish_reason
-                raise RolloutError(f"{sample.name}: the engine gave up on it: {reason}")
-            fill(sample, prompt, generation.tokens, generation.log_probs)
+        for sample, response in zip(samples, responses, strict=True):
             sample.response = response
-            sample.status = FINISHED[generation.finish_reason]
-            sample.weight_versions = [version for version, _ in generation.weight_versions]
-            sample.prefix_cache_info = {
-                "cached_tokens": generation.cached_tokens,
-                "total_prompt_tokens": generation.prompt_tokens,
-            }
 
     def _prompt_ids(self, sample: Sample) -> list[int]:
         if sample.tokens:
@@ -185,6 +204,9 @@ class Generator:
         keywords = {"evaluation": job.evaluation} if accepts(custom, "evaluation") else {}
         limit = job.args.sglang_router_request_timeout_secs
         async with self._custom_at_once:
+            if job.stopped:
+                sample.status = Status.ABORTED
+                return sample
             try:
                 async with asyncio.timeout(limit) as timer:
                     made = await call(custom, job.args, sample, dict(job.sampling.params), **keywords)
@@ -201,7 +223,7 @@ class Generator:
             )
         for member in members:
             adopt(member, sample)
-        if not job.args.group_rm:
+        if not (job.args.group_rm or (job.stopped and is_cut_short([made]))):
             await self._grade([made], job)
         return made
 
@@ -230,9 +252,11 @@ def adopt(made: Sample, sample: Sample) -> None:
             setattr(made, name, getattr(sample, name))
 
 
-def fill(sample: Sample, prompt: list[int], tokens: list[int], log_probs: list[float]) -> None:
-    """Writes a response into a sample, in place of any that it had."""
-    sample.tokens = prompt + tokens
-    sample.response_length = len(tokens)
-    sample.rollout_log_probs = log_probs
-    sample.loss_mask = sample.reward = None
+def is_cut_short(group: Group) -> bool:
+    """Whether something of it was aborted."""
+    return any(sample.status is Status.ABORTED for sample in flatten([group]))
+
+
+def is_waiting(member: Sample | list[Sample]) -> bool:
+    """Whether a member of a group is still to be generated; one that has fanned out is not."""
+    return isinstance(member, Sample) and member.status not in FINISHED.values()

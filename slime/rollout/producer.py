@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from slime.data.outcome import outcomes
 from slime.data.recording import write_rollout
 from slime.data.sample import Sample
 from slime.data.source import DataSource, PromptSource
+from slime.inference.control import EngineControl
 from slime.rollout.convert import to_batches
 from slime.rollout.generator import Generator
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, rollout_metrics
@@ -35,13 +37,16 @@ def open_source(config: Config) -> DataSource:
 class Producer:
     """Owns the Generator. Not made for several threads."""
 
-    def __init__(self, config: Config, source: DataSource, token: str | None = None) -> None:
-        """`config` says where the router is, `token` is what it asks for; supervised training and replays need neither."""
+    def __init__(
+        self, config: Config, source: DataSource, token: str | None = None, engines: Sequence[EngineControl] = ()
+    ) -> None:
+        """`config` says where the router is, `token` is what it asks for, `engines` are those behind it; supervised training
+        and replays need none of them."""
         self.config = config
         self.source = source
         self._rollout = load_hook("--rollout-function-path", config.rollout_function_path)
         self._evaluate = load_hook("--eval-function-path", config.eval_function_path)
-        self._generator = Generator(config, token) if config.has_engines else None
+        self._generator = Generator(config, token, engines) if config.has_engines else None
 
     def rollout(self, rollout_id: int, *, dp_size: int) -> tuple[list[Batch], dict[str, Any]]:
         """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics. 0: nobody trains on it."""

@@ -55,9 +55,9 @@ class Sampling:
             params["stop_token_ids"] = list(config.rollout_stop_token_ids)
         return cls(params, max_context_len)
 
-    def max_new_tokens(self, num_prompt_tokens: int) -> int:
-        """How many tokens a response to such a prompt may have; 0 when the context is full."""
+    def max_new_tokens(self, num_prompt_tokens: int, num_response_tokens: int = 0) -> int:
+        """How many tokens a response to such a prompt may still get, when it has some; 0 when the context is full."""
         most = self.params["max_new_tokens"]
         if self.max_context_len is not None:
             most = min(most, self.max_context_len - num_prompt_tokens)
-        return max(most, 0)
+        return max(most - num_response_tokens, 0)

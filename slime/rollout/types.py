@@ -17,6 +17,14 @@ class RolloutError(RuntimeError):
     """A rollout that cannot go on; the message names the sample or the hook."""
 
 
+@dataclass(frozen=True, slots=True)
+class DynamicFilterOutput:
+    """Of --dynamic-sampling-filter-path: whether a finished group is trained on, and if not, why; counted by reason."""
+
+    keep: bool
+    reason: str | None = None
+
+
 @dataclass(slots=True)
 class RolloutFnTrainOutput:
     """`samples`: one group a prompt; `metrics` join those of the step."""

@@ -285,3 +285,37 @@ def test_every_sample_is_trained_on_once_or_dropped_whatever_is_killed(tmp_path_
     assert set(counts.values()) == {1} and len(trained) == rollouts
     assert states == {id: "trained" if id in counts else "dropped" for id in states}
     assert all(reason for (reason,) in reasons)
+
+
+def throw_the_oldest_away(buffer, n):
+    del buffer[0]
+    return [buffer.pop() for _ in range(min(n, len(buffer)))]
+
+
+def test_what_the_buffer_filter_discards_is_dropped(tmp_path):
+    prompts = [Prompt(str(i), f"prompts:{i}") for i in range(5)]
+    source = PromptSource(prompts, Lengths(), n_samples_per_prompt=N, buffer_filter=throw_the_oldest_away)
+    life = Life(tmp_path, source=source)
+    groups = life.buffer.get_samples(2)
+    made_by_the_user = [Sample(index=70), Sample(index=71)]
+    life.buffer.add_samples([made_by_the_user, *groups])
+    assert life.buffer.get_samples(1) == [groups[1]]  # what the ledger never knew is not told to it
+    life.buffer.add_samples([groups[1]])
+    assert [group[0].index for group in life.buffer.get_samples(1)] == [2]
+    assert [life.states()[i] for i in (0, 1)] == ["dropped"] * 2
+    life.ledger.close()
+
+
+def test_a_fanned_out_group_waits_once(tmp_path):
+    life = Life(tmp_path)
+    ((first, second),) = life.buffer.get_samples(1)
+    other = Sample(group_index=first.group_index, index=first.index, tokens=[1, 2, 3], response_length=1)
+    life.buffer.add_samples([[[first, other], second]])
+    assert set(life.states().values()) == {"issued"}
+    assert life.buffer.get_samples(1) == [[[first, other], second]]
+    life.buffer.save(0)
+    life.ledger.close()
+    again = Life(tmp_path, 1)
+    (((a, b), c),) = again.buffer.get_samples(1)
+    assert (a, b, c) == (first, other, second)
+    again.ledger.close()

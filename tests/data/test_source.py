@@ -240,6 +240,7 @@ def config_of(tiny, **options):
         "rollout_max_context_len": None,
         "rollout_shuffle": True,
         "rollout_seed": 42,
+        "buffer_filter_path": None,
         "save": None,
         "load": None,
     }
@@ -336,3 +337,52 @@ def test_how_far_it_has_come_is_a_metric():
     source = make(5, max_tokens=3)
     source.get_samples(7)
     assert source.metrics() == {"rollout/epoch": 2, "rollout/prompts_too_long": 2}
+def take_newest(buffer, n):
+    return [buffer.pop() for _ in range(min(n, len(buffer)))]
+
+
+def take_one_and_throw_the_rest_away(buffer, n):
+    group = buffer.pop(1)
+    buffer.clear()
+    return [group]
+
+
+def test_a_buffer_filter_chooses_what_goes_out_again():
+    source = make(buffer_filter=take_newest)
+    source.add_samples(source.get_samples(3))
+    assert labels(source.get_samples(2)) == [2, 1]
+    assert labels(source.get_samples(2)) == [0, 3]
+    assert source.take_discarded() == []
+
+
+def test_what_a_buffer_filter_throws_away_is_told_once():
+    source = make(buffer_filter=take_one_and_throw_the_rest_away)
+    source.add_samples(source.get_samples(3))
+    assert labels(source.get_samples(2)) == [1, 3]
+    assert labels(source.take_discarded()) == [0, 2]
+    assert source.take_discarded() == []
+
+
+@pytest.mark.parametrize(
+    ("buffer_filter", "message"),
+    [
+        (lambda buffer, n: [buffer[0]], "left 1 groups that it returned in the buffer"),
+        (lambda buffer, n: [buffer.pop() for _ in range(3)], "returned 3 groups; asked for at most 2"),
+        (lambda buffer, n: [buffer.pop()] * 2, "returned 2 groups; asked for at most 2, each once"),
+        (lambda buffer, n: [[Sample()]], "of its buffer"),
+    ],
+)
+def test_a_buffer_filter_that_breaks_its_promise(buffer_filter, message):
+    source = make(buffer_filter=buffer_filter)
+    source.add_samples(source.get_samples(3))
+    with pytest.raises(DataError, match=message):
+        source.get_samples(2)
+
+
+def test_a_group_that_fanned_out_waits_in_the_state():
+    first, second = make(), make()
+    ((sample,),) = first.get_samples(1)
+    parts = [[sample, Sample(group_index=0, index=0, tokens=[0, 1, 2], response_length=1)]]
+    first.add_samples([parts])
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.get_samples(1) == [parts]

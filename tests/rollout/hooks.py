@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 
 from slime.data.sample import Sample, Status
+from slime.rollout.types import DynamicFilterOutput
 
 # --custom-convert-samples-to-train-data-path
 
@@ -205,3 +207,47 @@ def log_rollout(rollout_id: int, args: Any, samples: list[Sample], extra_metrics
 def log_eval(rollout_id: int, args: Any, data: Any, extra_metrics: Any) -> bool:
     LOGGED.append((rollout_id, list(data), extra_metrics))
     return False
+
+
+# --dynamic-sampling-filter-path, --buffer-filter-path
+
+
+def keeps_even_groups(args: Any, samples: list[Sample], **kwargs: Any) -> DynamicFilterOutput:
+    return DynamicFilterOutput(samples[0].group_index % 2 == 0, "odd")
+
+
+async def keeps_group_three(args: Any, samples: list[Sample], **kwargs: Any) -> bool:
+    return samples[0].group_index == 3
+
+
+def breaks(args: Any, samples: list[Sample]) -> bool:
+    raise KeyError("std")
+
+
+ENGINE_IS_BUSY: list[Callable[[], bool]] = []
+
+
+async def keeps_when_the_engine_is_busy(args: Any, samples: list[Sample]) -> bool:
+    while not ENGINE_IS_BUSY[0]():
+        await asyncio.sleep(0.02)
+    return True
+
+
+async def counts_up(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Says its index; rewards of groups 1 and 2 are equal."""
+    sample.tokens, sample.response_length, sample.status = [1, 2, 3], 1, Sample.Status.COMPLETED
+    sample.rollout_log_probs = [-1.0]
+    sample.reward = 1.0 if sample.group_index in (1, 2) else float(sample.index)
+    return sample
+
+
+async def even_groups_never_end(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    if sample.group_index % 2 == 0:
+        await asyncio.Event().wait()
+    return await counts_up(args, sample, sampling_params)
+
+
+def newest_first(args: Any, rollout_id: int | None, buffer: list[Any], num_samples: int) -> list[Any]:
+    """Hands out the newest and throws away what is older than four groups."""
+    del buffer[:-4]
+    return [buffer.pop() for _ in range(min(num_samples, len(buffer)))]

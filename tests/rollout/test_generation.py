@@ -30,13 +30,14 @@ def roll(config: Config, source: PromptSource | None = None, rollout_id: int = 0
 
 
 class Groups:
-    """A data source of groups that the test made."""
+    """A data source of groups that the test made: all at once, and then no more."""
 
     def __init__(self, *groups: list[Sample]) -> None:
         self.groups = list(groups)
 
     def get_samples(self, n: int) -> list[list[Sample]]:
-        return self.groups
+        groups, self.groups = self.groups, []
+        return groups
 
 
 def test_samples_hold_what_the_engine_sampled(make_config: MakeConfig, open_generator: Open, tiny: Tiny) -> None:
@@ -84,7 +85,7 @@ def test_a_stop_token_ends_a_response(make_config: MakeConfig, open_generator: O
 
 def test_prompts_that_differ_within_a_group(make_config: MakeConfig, open_generator: Open) -> None:
     group = [Sample(group_index=0, index=i, prompt=prompt, label="") for i, prompt in enumerate(["sort 1", "sort 22"])]
-    roll(open_generator(make_config()), Groups(group))
+    roll(open_generator(make_config(rollout_batch_size=1)), Groups(group))
     assert [sample.prompt_length for sample in group] == [6, 7]
 
 
@@ -97,7 +98,7 @@ def test_of_a_group_handed_back_only_unfinished_samples_are_generated(
     aborted = Sample(group_index=0, index=1, rollout_id=1, tokens=[4, 5, 7], response_length=1, label="")
     aborted.status = Status.ABORTED
     options = {} if custom is None else {"custom_generate_function_path": custom}
-    ((first, second),) = roll(open_generator(make_config(**options)), Groups([done, aborted]), rollout_id=2).samples
+    ((first, second),) = roll(open_generator(make_config(rollout_batch_size=1, **options)), Groups([done, aborted]), rollout_id=2).samples
     assert (first.tokens, first.reward, first.rollout_id) == ([4, 5, 6], 0.5, 1)
     assert (second.tokens[:2], second.rollout_id) == ([4, 5], 2)
     assert second.status in (Status.COMPLETED, Status.TRUNCATED)
@@ -112,7 +113,7 @@ def test_messages_that_nobody_rendered(make_config: MakeConfig, open_generator: 
 def test_what_the_engine_refuses_is_one_error_with_its_words(make_config: MakeConfig, open_generator: Open) -> None:
     too_long = [Sample(group_index=0, index=7, prompt="", tokens=[20] * 600, label="")]
     with pytest.raises(RolloutError, match=r"sample 7 .*400.*(longer|exceed)"):
-        roll(open_generator(make_config()), Groups(too_long))
+        roll(open_generator(make_config(rollout_batch_size=1)), Groups(too_long))
 
 
 def test_the_generator_is_there_and_only_once(make_config: MakeConfig, open_generator: Open) -> None:

@@ -47,6 +47,28 @@ class Rollout(Section):
         "generate_rollout(args, rollout_id, data_source, evaluation=False): replaces the whole rollout.",
         derived="slime.rollout.generate.generate_rollout, or slime.rollout.sft.generate_rollout with sft_loss",
     )
+    over_sampling_batch_size: Count | None = option(
+        None,
+        "Prompts asked for at a time until --rollout-batch-size groups are finished; what is still generated then is"
+        " aborted.",
+        derived="--rollout-batch-size",
+    )
+    dynamic_sampling_filter_path: Hook | None = option(
+        None,
+        "dynamic_filter(args, samples) -> DynamicFilterOutput(keep, reason) or bool: which finished groups are trained on;"
+        " others are sampled in place of the rest. slime.rollout.filters.check_reward_nonzero_std is DAPO's.",
+    )
+    partial_rollout: bool = option(
+        False, "What is aborted goes back into the buffer and is generated on in the next rollout; else it is dropped."
+    )
+    mask_offpolicy_in_partial_rollout: bool = option(
+        False, "Do not train on the tokens that a continued sample has from earlier rollouts."
+    )
+    buffer_filter_path: Hook | None = option(
+        None,
+        "buffer_filter(args, rollout_id, buffer, num_samples) -> groups: takes out of the list of groups that were put back"
+        " those to hand out next; rollout_id is None, for that is decided later.",
+    )
     custom_generate_function_path: Hook | None = option(
         None, "async generate(args, sample, sampling_params[, evaluation]): replaces the generation of one sample."
     )

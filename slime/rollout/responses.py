@@ -1,0 +1,40 @@
+"""Responses in samples: begun anew, or grown by what an engine made next.
+
+Held: each token is in its sample once, with the log-prob that it was sampled with; what a sample has from an earlier
+rollout stays as it is, but for its loss mask.
+"""
+
+from __future__ import annotations
+
+from slime.data.sample import Sample
+from slime.inference.client import Generation
+
+
+def begin(sample: Sample, prompt: list[int]) -> None:
+    """Makes of it the prompt alone, without a response and without what belonged to one."""
+    sample.tokens = list(prompt)
+    sample.response, sample.response_length, sample.rollout_log_probs = "", 0, []
+    sample.loss_mask = sample.reward = None
+    sample.weight_versions, sample.prefix_cache_info = [], {}
+
+
+def grow(sample: Sample, generation: Generation) -> None:
+    """Appends what was generated after all tokens that the sample has."""
+    new = generation.tokens
+    sample.tokens = sample.tokens + new
+    sample.response_length += len(new)
+    sample.rollout_log_probs = sample.rollout_log_probs + generation.log_probs
+    if sample.loss_mask is not None:
+        sample.loss_mask = sample.loss_mask + [1] * len(new)
+    sample.weight_versions = sample.weight_versions + [version for version, _ in generation.weight_versions]
+    cached = sample.prefix_cache_info
+    sample.prefix_cache_info = {
+        "cached_tokens": cached.get("cached_tokens", 0) + generation.cached_tokens,
+        "total_prompt_tokens": cached.get("total_prompt_tokens", 0) + generation.prompt_tokens,
+    }
+
+
+def mask_all(sample: Sample) -> None:
+    """Nothing of the response so far is to be trained on: other weights made it."""
+    if sample.response_length:
+        sample.loss_mask = [0] * sample.response_length
