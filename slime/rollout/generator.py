@@ -159,7 +159,7 @@ class Generator:
 
     async def _request(self, samples: list[Sample], job: Job) -> None:
         """Samples that have the same tokens so far are generated on from there."""
-        prompt = samples[0].tokens
+        prompt = list(samples[0].tokens)
         max_new_tokens = job.sampling.max_new_tokens(samples[0].prompt_length, samples[0].response_length)
         if max_new_tokens == 0:  # nothing can be asked for
             for sample in samples:
