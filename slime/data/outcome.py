@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,19 +31,25 @@ def outcomes(samples: Iterable[tuple[Sample, float | None]], reasons: Iterable[s
     for (sample, reward), reason in zip(samples, reasons, strict=True):
         number = ("unnumbered", id(sample)) if sample.index is None else sample.index
         of_sample.setdefault(number, []).append((sample, reward, reason))
-    return [_outcome(*zip(*parts, strict=True)) for parts in of_sample.values()]
+    return [_whole(*parts[0]) if len(parts) == 1 else _of_parts(parts) for parts in of_sample.values()]
 
 
-def _outcome(parts: tuple[Sample, ...], rewards: tuple[float | None, ...], reasons: tuple[str | None, ...]) -> Outcome:
-    known = [reward for reward in rewards if reward is not None]
+def _whole(sample: Sample, reward: float | None, reason: str | None) -> Outcome:
+    versions = tuple(map(str, sample.weight_versions))
+    return Outcome(sample.index, sample.group_index, len(sample.tokens), sample.response_length, reward, versions, reason)
+
+
+def _of_parts(parts: Sequence[tuple[Sample, float | None, str | None]]) -> Outcome:
+    made = [_whole(*part) for part in parts]
+    rewards = [part.reward for part in made if part.reward is not None]
     return Outcome(
-        parts[0].index,
-        parts[0].group_index,
-        sum(len(part.tokens) for part in parts),
-        sum(part.response_length for part in parts),
-        sum(known) / len(known) if known else None,
-        tuple(dict.fromkeys(str(version) for part in parts for version in part.weight_versions)),
-        reasons[0] if all(reasons) else None,
+        made[0].id,
+        made[0].group,
+        sum(part.tokens for part in made),
+        sum(part.response_tokens for part in made),
+        sum(rewards) / len(rewards) if rewards else None,
+        tuple(dict.fromkeys(version for part in made for version in part.weight_versions)),
+        made[0].removed if all(part.removed for part in made) else None,
     )
 
 

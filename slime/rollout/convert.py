@@ -100,10 +100,10 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
         return np.array([values[i] for i in order], dtype)
 
     def ragged(name: str, dtype: type, lengths_N: np.ndarray) -> np.ndarray:
-        values, ends_N = data[name], np.cumsum(lengths_N)
+        values = data[name]
         joined = np.empty(int(lengths_N.sum()), dtype)
-        for i, length, end in zip(order, lengths_N, ends_N, strict=True):
-            joined[end - length : end] = as_array(values[i], dtype)
+        if order:
+            np.concatenate([as_array(values[i], dtype) for i in order], out=joined, casting="unsafe")
         return joined
 
     total_lengths_N = np.array([len(data["tokens"][i]) for i in order], np.int32)

@@ -307,6 +307,7 @@ def test_three_of_the_first_set_to_one_of_the_second():
     assert source.epoch == 1
 
 
+@settings(deadline=None)
 @given(
     sets=st.lists(st.tuples(st.integers(1, 6), st.floats(0.1, 10)), min_size=1, max_size=4),
     total=st.integers(1, 200),
