@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slime.config import Config
@@ -199,6 +199,7 @@ def test_balance_by_operations_gives_the_long_sample_less_company(make_config, o
 responses = st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=9), min_size=1, max_size=30)
 
 
+@settings(deadline=None)
 @given(responses=responses, dp_size=st.integers(1, 4), balance=st.booleans(), data=st.data())
 def test_no_sample_is_lost_or_changed(make_config, responses, dp_size, balance, data) -> None:
     masks = [data.draw(st.lists(st.integers(0, 1), min_size=len(r), max_size=len(r))) for r in responses]
