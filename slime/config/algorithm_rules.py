@@ -162,3 +162,27 @@ def _patterns_are_patterns(c: Config) -> Iterator[Problem]:
             except re.error as error:
                 flag = "--" + option.replace("_", "-")
                 yield Problem(flag, f"{pattern!r} is not a regular expression: {error}", "e.g. 'mlp.experts'")
+
+
+@reads(
+    "use_routing_replay", "use_rollout_routing_replay", "loss_type", "disable_compute_advantages_and_returns",
+    "use_rollout_logprobs", "get_mismatch_metrics", "use_rollout_entropy",
+)  # fmt: skip
+def _routing_can_be_replayed(c: Config) -> Iterator[Problem]:
+    if c.use_rollout_routing_replay:
+        option = "--use-rollout-routing-replay"
+        if c.loss_type == "sft_loss":
+            yield Problem(option, "--loss-type sft_loss has no engine that chose experts", "leave it out")
+    elif c.use_routing_replay:
+        option = "--use-routing-replay"
+        scores = not c.use_rollout_logprobs or c.get_mismatch_metrics or c.use_rollout_entropy
+        if c.loss_type == "sft_loss" or c.disable_compute_advantages_and_returns or not scores:
+            yield Problem(
+                option,
+                "the trainer does not run the model before the update: there are no experts to use again",
+                "leave it out, or take the engine's: --use-rollout-routing-replay",
+            )
+    else:
+        return
+    if c.megatron.get("moe_router_fusion"):
+        yield Problem(f"{option}, --moe-router-fusion", "the fused router chooses by itself", "leave one of them out")

@@ -16,7 +16,6 @@ NOT_YET = frozenset(
     use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
-    use-routing-replay use-rollout-routing-replay
     log-multi-turn log-passrate log-reward-category log-correct-samples
     
     dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target

@@ -1,6 +1,7 @@
 """Batch: what travels from rollout to training, one a data-parallel rank, through Ray's object store by reference.
 
-Shape suffixes: N samples of this rank · T tokens of all of them, concatenated · R response tokens, concatenated.
+Shape suffixes: N samples of this rank · T tokens of all of them, concatenated · R response tokens, concatenated ·
+L layers · K experts that a token goes to.
 All arrays are NumPy, so that a reader on the same machine maps the store's memory and copies nothing.
 """
 
@@ -41,6 +42,7 @@ class Batch:
     steps: list[Step]
     rollout_log_probs_R: np.ndarray | None = None  # float32, of the engine that sampled
     teacher_log_probs_R: np.ndarray | None = None  # float32, of the teacher of an on-policy distillation
+    routed_experts_TLK: np.ndarray | None = None  # int16, the experts that the engine chose
     train_metadata: list[dict[str, Any] | None] | None = None  # one a sample; reaches a custom loss
 
     def __len__(self) -> int:

@@ -2,7 +2,8 @@
 
 Invariant, held by `Sample.check`: `loss_mask`, `rollout_log_probs` and `teacher_log_probs`, where present, have one
 entry a response token, and `tokens` ends with those response tokens. `weight_versions` has one entry a generation, in
-order.
+order. `rollout_routed_experts` is an integer array [tokens - 1, layers, experts of a token]: the engine did not compute
+with the last token.
 """
 
 from __future__ import annotations
@@ -77,6 +78,12 @@ class Sample:
             values = getattr(self, field_name)
             if values is not None and len(values) != n:
                 raise SampleError(f"{self.name}: {field_name} has {len(values)} entries, the response has {n} tokens")
+        experts = self.rollout_routed_experts
+        if experts is not None and (experts.ndim != 3 or len(experts) != len(self.tokens) - 1):
+            raise SampleError(
+                f"{self.name}: rollout_routed_experts is of shape {experts.shape}; of {len(self.tokens)} tokens it is"
+                f" [{len(self.tokens) - 1}, layers, experts of a token]"
+            )
 
     def pack(self) -> None:
         """Stores the token fields as training reads them, when they are whole: handing them over then costs next to

@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import random
 import time
@@ -21,6 +22,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import aiohttp
+import numpy as np
 import orjson
 
 from slime.inference.errors import InferenceError, RequestError
@@ -45,7 +47,8 @@ class Generation:
     """One sample. `log_probs` are of the distribution at the sampling temperature, before top-p and top-k cut it.
 
     `weight_versions` are spans (version, number of tokens) in order: which weights made which tokens. `meta` is the
-    engine's `meta_info` without the log-probs, for what has no field here. Times are in seconds, and None where the
+    engine's `meta_info` without the log-probs, for what has no field here. `routed_experts`, int32, has a row for each
+    token of prompt and response but the last, all layers in it; None unless `return_routed_experts` was asked for. Times are in seconds, and None where the
     engine doesn't measure them (`queue_time` needs --sglang-enable-metrics).
     """
 
@@ -58,6 +61,7 @@ class Generation:
     e2e_latency: float | None
     queue_time: float | None
     meta: dict[str, Any] = field(repr=False)
+    routed_experts: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, answer: dict[str, Any]) -> Self:
@@ -65,6 +69,7 @@ class Generation:
         meta = answer["meta_info"]
         entries = meta.pop("output_token_logprobs", None) or []
         meta.pop("input_token_logprobs", None)
+        experts = meta.pop("routed_experts", None)
         tokens = answer["output_ids"]
         if list(map(_TOKEN, entries)) != tokens:
             raise InferenceError(
@@ -82,12 +87,17 @@ class Generation:
             e2e_latency=meta.get("e2e_latency"),
             queue_time=meta.get("queue_time"),
             meta=meta,
+            routed_experts=None if experts is None else cls._rows(experts, meta["prompt_tokens"] + len(tokens) - 1),
         )
 
     @classmethod
     def unsent(cls) -> Self:
         """Of a request that nobody wanted any more when it was about to be sent."""
         return cls([], [], "abort", [], 0, 0, None, None, {"finish_reason": {"type": "abort"}})
+
+    @staticmethod
+    def _rows(encoded: str, rows: int) -> np.ndarray:
+        return np.frombuffer(base64.b64decode(encoded), np.int32).reshape(rows, -1)
 
 
 class GenerateClient:

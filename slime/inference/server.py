@@ -88,6 +88,7 @@ class EngineServer(ServerProcess):
             "skip_tokenizer_init": not (config.rollout_stop or config.custom_generate_function_path),
             # What gives the memory of weights and KV cache back while the trainer has the device.
             "enable_memory_saver": device == "cuda" and bool(config.offload_rollout),
+            "enable_return_routed_experts": config.use_rollout_routing_replay,
             **config.sglang,
         }
         return cls(

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
+import torch
+
 from slime.platform import sglang_cpu_attention, sglang_cpu_stubs
 
 
@@ -21,5 +23,14 @@ def patch() -> None:
     # SGLang's dumper (srt/debug_utils/dumper.py) imports Megatron where it finds it: seconds and memory for nothing,
     # and the stand-ins would mislead it. None makes the import fail as if it were not installed.
     sys.modules["megatron"] = None  # type: ignore[assignment]
+    torch.cuda.cudart = _CudaRuntime
     sglang_cpu_stubs.install()
     sglang_cpu_attention.install()
+
+
+class _CudaRuntime:
+    """By which SGLang pins the buffer of --enable-return-routed-experts, also where there is nothing to pin it for."""
+
+    @staticmethod
+    def cudaHostRegister(address: int, size: int, flags: int) -> int:
+        return 0

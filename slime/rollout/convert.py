@@ -3,7 +3,7 @@
 Held: every sample is in exactly one batch; a batch lists its samples in the order of training, so that each micro-batch
 is a slice of it; the denominators of a step count the samples and tokens of all ranks.
 
-Shape suffixes, as in slime.data.batch: N samples · T tokens · R response tokens.
+Shape suffixes, as in slime.data.batch: N samples · T tokens · R response tokens · L layers · K experts of a token.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from slime.rollout.types import RolloutError
 
 CONVERT = "--custom-convert-samples-to-train-data-path"
 LOG_PROBS = ("rollout_log_probs", "teacher_log_probs")
+EXPERTS = "rollout_routed_experts"
 REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks", "rewards")
 
 
@@ -63,13 +64,21 @@ def training_data(
     if any(s.train_metadata is not None for s in samples):
         data["train_metadata"] = [s.train_metadata for s in samples]
     for name in LOG_PROBS:
-        without = [s for s in samples if getattr(s, name) is None and s.response_length]
-        if not without:
+        if _all_carry(samples, name):
             data[name] = [[] if (values := getattr(s, name)) is None else values for s in samples]
-        elif any(getattr(s, name) is not None for s in samples if s.response_length):
-            names = ", ".join(s.name for s in without[:5])
-            raise SampleError(f"{len(without)} of {len(samples)} samples carry no {name}, the others do: {names}")
+    if any(s.rollout_routed_experts is not None for s in samples) and _all_carry(samples, EXPERTS):
+        data[EXPERTS] = [s.rollout_routed_experts for s in samples]
     return data
+
+
+def _all_carry(samples: Sequence[Sample], name: str) -> bool:
+    """Whether all that have a response carry this field. Raises SampleError when only some do."""
+    responding = [s for s in samples if s.response_length]
+    without = [s for s in responding if getattr(s, name) is None]
+    if without and len(without) < len(responding):
+        names = ", ".join(s.name for s in without[:5])
+        raise SampleError(f"{len(without)} of {len(samples)} samples carry no {name}, the others do: {names}")
+    return not without
 
 
 def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int) -> list[Batch]:
@@ -126,8 +135,23 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
         **{
             f"{name}_R": ragged(name, np.float32, response_lengths_N) if name in data else None for name in LOG_PROBS
         },
+        routed_experts_TLK=_experts(data, order) if EXPERTS in data else None,
         train_metadata=[data["train_metadata"][i] for i in order] if "train_metadata" in data else None,
     )
+
+
+def _experts(data: Mapping[str, Sequence[Any]], order: Sequence[int]) -> np.ndarray:
+    """Of all tokens. The last token of a sample, with which the engine did not compute, and samples without a response
+    go to the first experts: nothing that is trained on depends on them."""
+    num_layers, topk = next(experts for experts in data[EXPERTS] if experts is not None).shape[1:]
+    lengths = [len(data["tokens"][i]) for i in order]
+    experts_TLK = np.tile(np.arange(topk, dtype=np.int16), (sum(lengths), num_layers, 1))
+    start = 0
+    for i, length in zip(order, lengths, strict=True):
+        if data[EXPERTS][i] is not None:
+            experts_TLK[start : start + length - 1] = data[EXPERTS][i]
+        start += length
+    return experts_TLK
 
 
 def _loss_mask(sample: Sample) -> Sequence[float]:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
-from slime.config import Config
+import numpy as np
+
+from slime.config import Config, architecture
 from slime.config.hooks import load_hook
 from slime.data.buffer import Journal
 from slime.data.eval_sets import EvalPrompts, eval_sets
@@ -51,6 +53,12 @@ class Job:
     stopped: bool = False  # what is not finished yet is not needed any more
     generations: list[Generation] = field(default_factory=list)  # those made so far by the default generation
 
+    @property
+    def request_options(self) -> dict[str, Any]:
+        """What a request asks for besides tokens and their log-probs."""
+        wants_experts = self.args.use_rollout_routing_replay and not self.evaluation
+        return {"return_routed_experts": True} if wants_experts else {}
+
 
 class Generator:
     """What generation needs, opened once a process: the way to the engines, the tokenizer, the held-out prompts, and an
@@ -78,6 +86,8 @@ class Generator:
             num_engines=max(1, (config.rollout_num_gpus or 1) // config.rollout_num_gpus_per_engine),
         )
         self.engines = engines
+        if config.use_rollout_routing_replay:
+            self.num_layers = architecture.read(config.hf_checkpoint)["num_layers"]
         self._custom_at_once = asyncio.Semaphore(self.client.max_samples)
         self._loop = EventLoop("rollout")
         Generator._current = self
@@ -168,7 +178,7 @@ class Generator:
         params = {**job.sampling.params, "max_new_tokens": max_new_tokens}
         try:
             generations = await self.client.generate(
-                prompt, params, n=len(samples), wanted=lambda: not job.stopped
+                prompt, params, n=len(samples), wanted=lambda: not job.stopped, **job.request_options
             )
         except InferenceError as error:
             raise RolloutError(f"{samples[0].name}: {error}") from error
@@ -179,6 +189,8 @@ class Generator:
                 reason = generation.meta["finish_reason"].get("message") or generation.finish_reason
                 raise RolloutError(f"{sample.name}: the engine gave up on it: {reason}")
             grow(sample, generation)
+            if generation.routed_experts is not None:  # of all tokens so far, also those of earlier requests
+                sample.rollout_routed_experts = self._experts_by_layer(generation)
             sample.status = status
         responses = self.tokenizer.decode_responses(
             [sample.tokens[sample.prompt_length :] for sample in samples],
@@ -187,6 +199,11 @@ class Generator:
         )
         for sample, response in zip(samples, responses, strict=True):
             sample.response = response
+
+    def _experts_by_layer(self, generation: Generation) -> np.ndarray:
+        """[tokens - 1, layers, experts of a token]. They leave the generation, which is kept for its figures."""
+        experts, generation.routed_experts = generation.routed_experts, None
+        return experts.reshape(len(experts), self.num_layers, -1).astype(np.int16)
 
     def _prompt_ids(self, sample: Sample) -> list[int]:
         if sample.tokens:

@@ -4,7 +4,8 @@
 parallelism a rank has the response tokens that are predicted on it. An empty micro-batch is a row of padding with no
 response token: its rank still takes part in every collective.
 
-Shape suffixes: N samples of the Batch · T tokens of the row on this rank · R response tokens predicted on this rank.
+Shape suffixes: N samples of the Batch · T tokens of the row on this rank · R response tokens predicted on this rank ·
+L layers · K experts of a token.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class MicroBatch:
     samples: Samples
     rollout_log_probs_R: Tensor | None
     teacher_log_probs_R: Tensor | None  # from the rollout, or filled in by the trainer
+    engine_experts_TLK: Tensor | None = None  # int16 in host memory, all layers
     # Filled in by the trainer:
+    experts: dict[int, Tensor] | None = None  # of each layer here, chosen when log_probs_R were made; see routing.py
     log_probs_R: Tensor | None = None  # under the weights from before the rollout's training
     entropy_R: Tensor | None = None  # under the same
     ref_log_probs_R: Tensor | None = None
@@ -93,7 +96,8 @@ class Packer:
         has_padding = bool(row.padding_T.any())
         real = ~row.padding_T if has_padding else slice(None)
         tokens_T = np.zeros(len(row.sequence_T), dtype=np.int64)
-        tokens_T[real] = batch.tokens_T[self.starts_N[chosen][row.sequence_T[real]] + row.position_T[real]]
+        source_T = self.starts_N[chosen][row.sequence_T[real]] + row.position_T[real]
+        tokens_T[real] = batch.tokens_T[source_T]
         targets_R = batch.tokens_T[self.starts_N[chosen][row.sample_R] + row.position_R].astype(np.int64)
         source_R = self.shift_N[chosen][row.sample_R] + row.position_R
         responses_N = self.responses_N[chosen]
@@ -131,7 +135,17 @@ class Packer:
             ),
             rollout_log_probs_R=self._column(batch.rollout_log_probs_R, source_R),
             teacher_log_probs_R=self._column(batch.teacher_log_probs_R, source_R),
+            engine_experts_TLK=self._experts(source_T, real, len(tokens_T)),
         )
+
+    def _experts(self, source_T: np.ndarray, real: np.ndarray | slice, num_tokens: int) -> Tensor | None:
+        """Padding goes to the first experts."""
+        if self.batch.routed_experts_TLK is None:
+            return None
+        num_layers, topk = self.batch.routed_experts_TLK.shape[1:]
+        experts_TLK = np.tile(np.arange(topk, dtype=np.int16), (num_tokens, num_layers, 1))
+        experts_TLK[real] = self.batch.routed_experts_TLK[source_T]
+        return torch.from_numpy(experts_TLK)
 
     def _column(self, values_R: np.ndarray | None, source_R: np.ndarray) -> Tensor | None:
         return None if values_R is None else self._tensor(values_R[source_R])

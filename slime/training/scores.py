@@ -13,6 +13,7 @@ from slime.training.build import Model
 from slime.training.forward import Scores, Scoring, run
 from slime.training.packing import MicroBatch
 from slime.training.report import Report
+from slime.training.routing import Routing
 from slime.training.saved import Saved, weights_in
 from slime.training.weights import WeightCopy
 
@@ -38,8 +39,8 @@ class FixedScores:
     call: when generation is one rollout ahead, those are the weights that sampled.
     """
 
-    def __init__(self, config: Config, model: Model, scoring: Scoring) -> None:
-        self.model, self.scoring = model, scoring
+    def __init__(self, config: Config, model: Model, scoring: Scoring, routing: Routing) -> None:
+        self.model, self.scoring, self.routing = model, scoring, routing
         self.keeps_old = config.keep_old_actor
         self.old_actor: WeightCopy | None = None
         self.own = not config.use_rollout_logprobs or config.get_mismatch_metrics
@@ -57,7 +58,7 @@ class FixedScores:
                 for batch, scores in zip(batches, self._scores(batches, weights), strict=True):
                     setattr(batch, f"{name}_log_probs_R", scores.get("log_probs"))
         if self.own or self.own_extras:
-            with report.clock("log_probs"):
+            with report.clock("log_probs"), self.routing.scoring(batches):
                 of_batches = self._scores(batches, self.old_actor, self.own_extras)
                 for batch, scores in zip(batches, of_batches, strict=True):
                     batch.log_probs_R = scores.get("log_probs") if self.own else None

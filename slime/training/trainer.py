@@ -22,6 +22,7 @@ from slime.training.losses import LOSSES
 from slime.training.packing import MicroBatch
 from slime.training.recording import write_micro_batches
 from slime.training.report import Report
+from slime.training.routing import Routing, require_experts
 from slime.training.scores import FixedScores, frozen_models
 
 
@@ -41,8 +42,10 @@ class Trainer(Learner):
         self.is_rewarded = config.loss_type != "sft_loss"
         self.has_advantages = self.is_rewarded and not config.disable_compute_advantages_and_returns
         family = family_of(read_hf_config(config.hf_checkpoint))
-        super().__init__(config, family, rank, world_size, master_addr, master_port, frozen=frozen_models(config))
         self.architecture = architecture.read(config.hf_checkpoint)
+        require_experts(config, self.architecture)
+        super().__init__(config, family, rank, world_size, master_addr, master_port, frozen=frozen_models(config))
+        self.routing = Routing(config, self.model)
         self.loss = LOSSES[config.loss_type](config)
         self.scoring = Scoring(
             vocab_size=family.config["vocab_size"],
@@ -50,7 +53,7 @@ class Trainer(Learner):
             chunk_size=config.log_probs_chunk_size,
             recompute=config.recompute_loss_function,
         )
-        self.fixed_scores = FixedScores(config, self.model, self.scoring)
+        self.fixed_scores = FixedScores(config, self.model, self.scoring, self.routing)
         self.advantages = Advantages(config, self.parallel)
         self.peak = peak(self.parallel.device.torch, self.model.config.params_dtype)
 
@@ -123,11 +126,19 @@ class Trainer(Learner):
         for option, is_given in needs_engine.items():
             if self.is_rewarded and is_given and batch.rollout_log_probs_R is None:
                 raise ValueError(f"{option}: the rollout has no log-probs of the engine")
+        if config.use_rollout_routing_replay:
+            if batch.routed_experts_TLK is None:
+                raise ValueError("--use-rollout-routing-replay: the rollout has no routed experts of the engine")
+            self.routing.check(batch.routed_experts_TLK.shape)
         if self.has_advantages and config.use_opd and config.opd_type == "sglang" and batch.teacher_log_probs_R is None:
             raise ValueError(
                 "--opd-type sglang: the rollout has no log-probs of a teacher; a custom generate or reward function"
                 " sets teacher_log_probs of each sample"
             )
+
+    def _step(self, prepared: Prepared, index: int, *, compare: bool) -> dict[str, float]:
+        with self.routing.training(prepared.steps[index]):
+            return super()._step(prepared, index, compare=compare)
 
     def _compared_steps(self, batch: Batch) -> int:
         """In how many steps of a rollout log-probs are compared with the engine's: those of the weights that

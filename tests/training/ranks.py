@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.training.rollouts import Made, Trained, shares
+from tests.training.rollouts import Made, Routes, Trained, shares
 
 COMMON = [
     "--rollout-batch-size",
@@ -99,3 +99,22 @@ def refusals(cases: dict[str, tuple[str, list[str], list[Made], bool]]) -> dict[
         except Exception as error:
             said[name] = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
     return said
+
+
+def routes(directory: str, options: list[str], samples: list[Made]) -> Routes:
+    """Trains two steps on one rollout, whose rows are those of the samples in turn."""
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    batch = shares(samples, num_steps=2, micro_batch_size=10, experts="--use-rollout-routing-replay" in options)[0]
+    scored, trained = [], []
+
+    def note(router: Any, _: Any, output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        chosen = output[1].nonzero()[:, 1].view(-1, 2).numpy()
+        (trained if torch.is_grad_enabled() else scored).append(chosen)
+
+    with trainer(directory, *options) as made:
+        for module in made.model.chunks[0].modules():
+            if isinstance(module, TopKRouter):
+                module.register_forward_hook(note)
+        steps = made.train(0, batch).steps
+    return Routes(scored, trained, steps)

@@ -10,6 +10,8 @@ from slime.data.batch import Batch, Step
 from slime.schedule import plan
 
 VOCAB = 60
+LAYERS, EXPERTS, TOPK = 2, 8, 2  # of the tiny mixture of experts
+NO_EXPERTS = np.empty((0, LAYERS, TOPK), np.int16)
 
 
 @dataclass
@@ -39,6 +41,15 @@ class Trained:
     weights: dict[str, float]  # tensor -> its product with a fixed vector of cosines
 
 
+@dataclass
+class Routes:
+    """Experts [tokens, TOPK] that routers chose, in order of call, and the figures of the steps."""
+
+    scored: list[np.ndarray]  # in passes without gradients
+    trained: list[np.ndarray]
+    steps: list[dict[str, float]]
+
+
 def varied(count: int = 10, seed: int = 0, multiple: int = 1) -> list[Made]:
     """Samples of unequal lengths, multiples of `multiple`: one is all masked, one long with a masked middle."""
     rng = np.random.default_rng(seed)
@@ -61,6 +72,12 @@ def varied(count: int = 10, seed: int = 0, multiple: int = 1) -> list[Made]:
     return samples
 
 
+def engine_experts(sample: Made) -> np.ndarray:
+    """What an engine that goes by a token's id alone would choose; [tokens, LAYERS, TOPK]."""
+    first_TL = np.add.outer(sample.tokens, np.arange(LAYERS))
+    return (np.stack([first_TL, first_TL + 3], axis=-1) % EXPERTS).astype(np.int16)
+
+
 def shares(
     samples: list[Made],
     dp_size: int = 1,
@@ -70,6 +87,7 @@ def shares(
     max_tokens: int | None = None,
     micro_batch_multiple: int = 1,
     log_probs: bool = True,
+    experts: bool = False,
 ) -> list[Batch]:
     """The Batch of each data-parallel rank."""
     plans = plan(
@@ -93,12 +111,13 @@ def shares(
                 for step, micro_batches in enumerate(rank.steps)
             ],
             log_probs=log_probs,
+            experts=experts,
         )
         for rank in plans
     ]
 
 
-def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True) -> Batch:
+def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True, experts: bool = False) -> Batch:
     def joined(lists, dtype):
         return np.array([x for one in lists for x in one], dtype=dtype)
 
@@ -116,5 +135,6 @@ def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True) 
         steps=steps,
         rollout_log_probs_R=joined((s.log_probs for s in samples), np.float32) if log_probs else None,
         teacher_log_probs_R=joined((s.teacher for s in samples), np.float32) if has_teacher else None,
+        routed_experts_TLK=np.concatenate([engine_experts(s) for s in samples] or [NO_EXPERTS]) if experts else None,
         train_metadata=[s.train_metadata for s in samples] if samples and samples[0].train_metadata else None,
     )

@@ -47,6 +47,10 @@ CRITIC = (
 )
 WITH_KL = (*CRITIC, "--kl-coef", "0.1")
 BALANCED = ("--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01")
+REPLAY = ("--use-routing-replay", "--lr", "0.01")
+R3 = ("--use-rollout-routing-replay",)
+RECOMPUTE = ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1")
+RECOMPUTE_MOE = ("--recompute-granularity", "selective", "--recompute-modules", "moe")
 FAMILIES = ("glm4 without biases", "deepseek_v3", "moonlight")  # the gradient of a key's bias is noise: Adam blows it up
 STEPS = 2
 DEADLINE = 400.0
@@ -74,6 +78,11 @@ def one_by_one(ranks, own=(), shared=BALANCED):
     counts in it.
     """
     return Layout(ranks, own, {"micro_batch_size": 1}, model="moe", shared=shared, samples=8, multiple=4, alone=1)
+
+
+def routed(ranks, own, samples=10):
+    """The engine's choices are not the router's, so that a token that goes to another's experts is seen."""
+    return Layout(ranks, own, model="moe", shared=R3, samples=samples)
 
 
 LAYOUTS = {
@@ -121,6 +130,13 @@ LAYOUTS = {
     "MoE DP2 with balancing losses": one_by_one(2),
     "MoE TP2 with SP and balancing losses": one_by_one(2, TP2 + SP),
     "MoE CP2 with balancing losses": one_by_one(2, CP2),
+    "MoE, routing replay, recomputed": Layout(1, RECOMPUTE, model="moe", shared=REPLAY),
+    "MoE EP2, routing replay": Layout(2, EP2, model="moe", shared=REPLAY),
+    "MoE PP2, routing replay, recomputed": Layout(2, PP2 + RECOMPUTE, model="moe", shared=REPLAY),
+    "MoE PP2, the engine's routing, experts recomputed": routed(2, PP2 + RECOMPUTE_MOE),
+    "MoE CP2, the engine's routing": routed(2, CP2),
+    "MoE TP2 with SP, EP2, the engine's routing": routed(2, TP2 + SP + EP2 + ETP1),
+    "MoE EP2, the engine's routing, a rank without any sample": routed(2, EP2, samples=1),
     "GLM-4 TP2 with SP": Layout(2, TP2 + SP, model="glm4 without biases"),
     "latent attention CP2": Layout(2, CP2, model="deepseek_v3"),
     "latent attention PP2": Layout(2, PP2, {"micro_batch_size": 3}, model="moonlight"),
@@ -152,7 +168,8 @@ def case(checkpoints, model, options, samples, packing):
     if "ppo" in options:
         options = (*options, "--critic-load", checkpoints["critic"])
     count, multiple = samples
-    return checkpoints[model], options, varied(count, multiple=multiple), {"num_steps": STEPS, **packing}
+    sharing = {"num_steps": STEPS, "experts": "--use-rollout-routing-replay" in options, **packing}
+    return checkpoints[model], options, varied(count, multiple=multiple), sharing
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,16 @@ class OffPolicy(Section):
     )
     mis_clip: Positive = option(2.0, "Largest weight of MIS.")
     mis_clip_low: NonNegative = option(0.0, "Smallest weight of MIS.")
+    use_routing_replay: bool = option(
+        False,
+        "In training, send tokens to the experts that were chosen when their log-probs were computed before the update"
+        " (arXiv:2507.18071).",
+    )
+    use_rollout_routing_replay: bool = option(
+        False,
+        "Send tokens to the experts that the engine chose, in training and before (R3, arXiv:2510.11370). Engines then"
+        " return them with each sample.",
+    )
     use_opsm: bool = option(
         False, "Leave out samples of negative advantage that the policy has moved away from (arXiv:2512.02556)."
     )
