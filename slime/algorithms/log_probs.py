@@ -49,7 +49,7 @@ class _LogProbs(torch.autograd.Function):
         index_R1 = torch.where(here_R, index_R, 0).unsqueeze(-1)
         sums = [exp_RV.sum(dim=-1), shifted_RV.gather(-1, index_R1).squeeze(-1) * here_R]
         if with_entropy:
-            sums.append((shifted_RV * exp_RV).sum(dim=-1))
+            sums.append(torch.einsum("rv,rv->r", shifted_RV, exp_RV))  # without a third copy, of the products
         sums_R = torch.stack(sums)
         if group is not None:
             dist.all_reduce(sums_R, group=group)

@@ -48,6 +48,7 @@ def enable() -> None:
     _device_literals()
     _tensor_type_names()
     _split_sizes()
+    _uneven_parts()
 
 
 def _constant(value: Any) -> Callable[..., Any]:
@@ -213,3 +214,31 @@ def _split_sizes() -> None:
         return exchange(output, input, as_list(output_split_sizes), as_list(input_split_sizes), **kwargs)
 
     torch.distributed.all_to_all_single = all_to_all_single
+
+
+def _uneven_parts() -> None:
+    """Where an expert's matrices are divided among ranks with different tokens, tensor_parallel/mappings.py gathers and
+    scatters parts of different lengths, which NCCL takes and gloo does not."""
+    gather, scatter = torch.distributed.all_gather, torch.distributed.reduce_scatter
+
+    def are_even(tensors: list[torch.Tensor]) -> bool:
+        return len({len(tensor) for tensor in tensors}) == 1
+
+    def all_gather(tensor_list, tensor, **kwargs):
+        if are_even(tensor_list):
+            return gather(tensor_list, tensor, **kwargs)
+        longest = max(map(len, tensor_list))
+        padded = [tensor.new_zeros(longest, *tensor.shape[1:]) for _ in range(len(tensor_list) + 1)]
+        padded[-1][: len(tensor)] = tensor
+        gather(padded[:-1], padded[-1], **kwargs)
+        for part, of_rank in zip(tensor_list, padded, strict=False):
+            part.copy_(of_rank[: len(part)])
+
+    def reduce_scatter(output, input_list, **kwargs):
+        if are_even(input_list):
+            return scatter(output, input_list, **kwargs)
+        total = torch.cat(input_list)
+        torch.distributed.all_reduce(total, **kwargs)
+        output.copy_(total.split([len(part) for part in input_list])[kwargs["group"].rank()])
+
+    torch.distributed.all_gather, torch.distributed.reduce_scatter = all_gather, reduce_scatter

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 import torch
 
 from tests.distributed import run_ranks
-from tests.training.ranks import response_log_probs
-from tests.training.rollouts import varied
+from tests.training.ranks import response_log_probs, trainer
+from tests.training.rollouts import Made, shares, varied
+
+LARGE_VOCABULARY = 16384
 
 
 def of_transformers(directory, samples, temperature=1.0):
@@ -59,6 +63,31 @@ def test_of_logits_over_the_temperature(checkpoints, ours):
 @pytest.mark.parametrize("way", ["one sample a row", "chunks"])
 def test_packing_and_chunks_change_nothing(way, ours):
     torch.testing.assert_close(ours[way], ours["dense"], atol=2e-6, rtol=0)
+
+
+def memory_of_logits(directory):
+    """By how much the process grows, in copies of all logits, in a training pass: in chunks of 32, and all at once."""
+    samples = [Made([3] * 129, 128) for _ in range(8)]
+    copy = 8 * 128 * LARGE_VOCABULARY * 4
+    grown = []
+    for options in (["--log-probs-chunk-size", "32"], []):
+        with trainer(directory, "--use-rollout-logprobs", "--entropy-coef", "0.1", *options) as made:
+            made.train(0, shares(samples[:1], micro_batch_size=8)[0])  # the optimizer's state is there from then on
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            made.train(0, shares(samples, micro_batch_size=8)[0])
+            grown.append((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / copy)
+    return grown
+
+
+def test_chunks_bound_the_memory_of_logits(tmp_path):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    Qwen3ForCausalLM(Qwen3Config(vocab_size=LARGE_VOCABULARY, **sizes, **heads)).save_pretrained(tmp_path)
+    ((in_chunks, at_once),) = run_ranks(memory_of_logits, 1, str(tmp_path))
+    assert in_chunks < 1
+    assert at_once > 2  # the logits, and in float32 their shifted copy, its exponentials and the gradient
 
 
 def test_bfloat16_is_near(ours):

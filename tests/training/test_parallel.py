@@ -22,6 +22,7 @@ CP2 = ("--context-parallel-size", "2")
 CP4 = ("--context-parallel-size", "4")
 EP2 = ("--expert-model-parallel-size", "2")
 ETP1 = ("--expert-tensor-parallel-size", "1")
+ETP2 = ("--expert-tensor-parallel-size", "2")
 OVERLAP = ("--overlap-grad-reduce", "--overlap-param-gather")
 PLAIN = ("--no-use-distributed-optimizer",)
 PER_TOKEN = ("--calculate-per-token-loss",)
@@ -50,6 +51,7 @@ BALANCED = ("--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coef
 REPLAY = ("--use-routing-replay", "--lr", "0.01")
 R3 = ("--use-rollout-routing-replay",)
 RECOMPUTE = ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1")
+RECOMPUTE_ATTENTION = ("--recompute-granularity", "selective", "--recompute-modules", "core_attn")
 RECOMPUTE_MOE = ("--recompute-granularity", "selective", "--recompute-modules", "moe")
 FAMILIES = ("glm4 without biases", "deepseek_v3", "moonlight")  # the gradient of a key's bias is noise: Adam blows it up
 STEPS = 2
@@ -89,6 +91,8 @@ LAYOUTS = {
     "two samples a row": Layout(1),
     "rows of at most 30 tokens": Layout(1, packing={"max_tokens": 30}),
     "per token, one sample a row": Layout(1, packing={"micro_batch_size": 1}, shared=PER_TOKEN),
+    "recomputed": Layout(1, RECOMPUTE),
+    "loss recomputed, logits in chunks": Layout(1, ("--recompute-loss-function", "--log-probs-chunk-size", "5")),
     "without distributed optimizer": Layout(1, PLAIN),
     "DP2": Layout(2),
     "DP2 without distributed optimizer": Layout(2, PLAIN, {"micro_batch_size": 3}),
@@ -122,7 +126,10 @@ LAYOUTS = {
         2, VPP2, {"micro_batch_size": 2, "micro_batch_multiple": 2}, model="deep", shared=CRITIC
     ),
     "CP2, critic": Layout(2, CP2, shared=WITH_KL),
+    "TP2 with SP, recomputed": Layout(2, TP2 + SP + RECOMPUTE),
+    "PP2, attention recomputed": Layout(2, PP2 + RECOMPUTE_ATTENTION),
     "MoE DP2": Layout(2, model="moe"),
+    "MoE ETP2": Layout(2, ETP2, model="moe"),
     "MoE EP2": Layout(2, EP2, model="moe"),
     "MoE EP2, a rank without any sample": Layout(2, EP2, model="moe", samples=1),
     "MoE TP2 with SP, EP2": Layout(2, TP2 + SP + EP2 + ETP1, model="moe"),
@@ -145,6 +152,14 @@ LAYOUTS = {
     "PP2 CP2": Layout(4, PP2 + CP2),
     "CP4, returns": Layout(4, CP4, {"micro_batch_size": 5}, shared=RETURNS),
     "PP2 CP2, critic": Layout(4, PP2 + CP2, {"micro_batch_size": 5}, shared=WITH_KL),
+    "TP2 with SP, PP2": Layout(4, TP2 + SP + PP2, {"micro_batch_size": 3}),
+    "TP2 with SP, CP2": Layout(4, TP2 + SP + CP2),
+    "PP2 DP2 with overlap": Layout(4, PP2 + OVERLAP),
+    "TP2 with SP, two virtual stages": Layout(
+        4, TP2 + SP + VPP2, {"micro_batch_size": 2, "micro_batch_multiple": 2}, model="deep"
+    ),
+    "MoE EP2 PP2, routing replay, recomputed": Layout(4, EP2 + PP2 + RECOMPUTE, model="moe", shared=REPLAY),
+    "MoE EP2 CP2": Layout(4, EP2 + CP2, model="moe"),
     "PP2 CP2, what is of whole samples": Layout(4, PP2 + CP2, shared=OF_WHOLE_SAMPLES),
 }
 
