@@ -14,7 +14,7 @@ def begin(sample: Sample, prompt: list[int]) -> None:
     """Makes of it the prompt alone, without a response and without what belonged to one."""
     sample.tokens = list(prompt)
     sample.response, sample.response_length, sample.rollout_log_probs = "", 0, []
-    sample.loss_mask = sample.reward = None
+    sample.loss_mask = sample.reward = sample.rollout_routed_experts = None
     sample.weight_versions, sample.prefix_cache_info = [], {}
 
 
