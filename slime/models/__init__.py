@@ -4,7 +4,7 @@
     family.transformer_fields()                      # what the model fixes of Megatron's TransformerConfig
     family.gpt_arguments(tensor_parallel_size)       # what the model fixes of GPTModel's arguments
     family.dtype                                     # torch.dtype that config.json names, or None
-    value_model(type(family))(family.config)         # the same body with a value head
+    value_model(family)                              # the same body with a value head
 
     shard = Shard(family, chunks)                    # this rank's GPTModels (one a virtual stage), bare or wrapped
     load_hf(shard, directory)                        # each rank reads only its own slices

@@ -17,11 +17,13 @@ from slime.models.mapping import Mapping, Replicated
 SCORE = "score.weight"
 
 
-@cache
-def value_model(family: type[Family]) -> type[Family]:
-    """`family` with a value head. Its `output_layer.weight` is [1, hidden size] and whole on every rank of the last
-    stage."""
+def value_model(family: Family) -> Family:
+    """`family` with a value head. Its `output_layer.weight` is [1, hidden size], whole on every rank of the last stage."""
+    return _with_value_head(type(family))(family.config)
 
+
+@cache
+def _with_value_head(family: type[Family]) -> type[Family]:
     class ValueModel(family):
         has_value_head = True
 

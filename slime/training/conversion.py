@@ -18,7 +18,7 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing
 
 from slime.config import checkpoint_dir, load
-from slime.models import Family, Shard, family_of, load_hf, read_hf_config, save_hf
+from slime.models import Family, Shard, family_of, load_hf, read_hf_config, save_hf, value_model
 from slime.training.build import bare_models, transformer_config
 from slime.training.parallel import start
 from slime.training.saved import STATE, Saved, sharded_weights
@@ -46,15 +46,20 @@ def hf_to_torch_dist(rank: int, world_size: int, port: int, source: str, output:
 
 def torch_dist_to_hf(rank: int, world_size: int, port: int, checkpoint: str, hf_config: str, output: str) -> None:
     """`hf_config` is a directory with the model's config.json and tokenizer, which go into OUTPUT as well."""
-    with _model(rank, world_size, port, hf_config) as (shard, chunks):
-        Saved.read(Path(checkpoint)).load_weights(chunks)
+    saved = Saved.read(Path(checkpoint))
+    with _model(rank, world_size, port, hf_config, of_critic=saved.head == "values") as (shard, chunks):
+        saved.load_weights(chunks)
         save_hf(shard, output, source=hf_config)
 
 
 @contextmanager
-def _model(rank: int, world_size: int, port: int, directory: str) -> Iterator[tuple[Shard, list[torch.nn.Module]]]:
+def _model(
+    rank: int, world_size: int, port: int, directory: str, *, of_critic: bool = False
+) -> Iterator[tuple[Shard, list[torch.nn.Module]]]:
     """This rank's stage of the model that `directory` has the config.json of, with weights still to come."""
     family = family_of(read_hf_config(directory))
+    if of_critic:
+        family = value_model(family)
     config = load(
         [
             *("--hf-checkpoint", directory, "--rollout-batch-size", "1", "--device", "cpu"),

@@ -29,8 +29,7 @@ class Critic(Learner):
 
     def __init__(self, config: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
         config = critic_config(config)
-        hf_config = read_hf_config(config.hf_checkpoint)
-        family = value_model(type(family_of(hf_config)))(hf_config)
+        family = value_model(family_of(read_hf_config(config.hf_checkpoint)))
         super().__init__(config, family, rank, world_size, master_addr, master_port, frozen={})
         self.loss = ValueLoss(config)
         self.scoring = Scoring(vocab_size=0)

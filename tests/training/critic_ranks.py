@@ -109,7 +109,12 @@ def rollouts(made: Any, first: int, last: int) -> list[dict[str, float]]:
 
 
 def four_against_two_and_two(directory: str, out: str, cases: dict[str, list[str]]) -> dict[str, Any]:
-    """Of each case of options: (what differs afterwards, the metrics of steps 4..7 of both)."""
+    """Of each case of options: (what differs afterwards, the metrics of steps 4..7 of both, the weights that were saved,
+    and those in the directory that the checkpoint was converted to)."""
+    from safetensors.torch import load_file
+
+    from slime.training.conversion import torch_dist_to_hf
+
     found = {}
     for name, options in cases.items():
         path = str(Path(out) / name.replace(" ", "-"))
@@ -121,6 +126,9 @@ def four_against_two_and_two(directory: str, out: str, cases: dict[str, list[str
             made.save(1)
         with critic(directory, *options, "--critic-load", path) as made:
             assert (made.loaded.rollout_id, made.loaded.num_steps) == (1, 4)
+            saved = {weight: tensor.clone() for bucket in made.weights(50_000) for weight, tensor in bucket}
             resumed = rollouts(made, 2, 4)
-            found[name] = different(expected, state(made)), whole, resumed
+            differences = different(expected, state(made))
+        torch_dist_to_hf(0, 1, 0, f"{path}/iter_0000001", directory, f"{path}-converted")
+        found[name] = differences, whole, resumed, saved, load_file(f"{path}-converted/model.safetensors")
     return found

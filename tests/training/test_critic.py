@@ -155,6 +155,14 @@ def resumed(directory, model):
 
 @pytest.mark.parametrize("case", RESUMED)
 def test_a_resumed_critic_is_the_same_to_the_last_bit(case, resumed):
-    differences, whole, after = resumed[case]
+    differences, whole, after, *_ = resumed[case]
     assert differences == []
     assert len(whole) == 4 and whole == after
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_its_checkpoint_is_converted_with_the_head(case, resumed):
+    *_, saved, converted = resumed[case]
+    assert converted.keys() == saved.keys() and "score.weight" in saved
+    assert all(torch.equal(converted[name], tensor.to(converted[name])) for name, tensor in saved.items())
+    assert converted["score.weight"].abs().max() > 0
