@@ -121,7 +121,6 @@ LAYOUTS = {
     "DP2, critic": Layout(2, shared=WITH_KL),
     "DP2, critic, a rank without any sample": Layout(2, shared=CRITIC, samples=1),
     "TP2 with SP, critic": Layout(2, TP2 + SP, {"micro_batch_size": 3}, shared=WITH_KL + PER_TOKEN),
-    "PP2, critic": Layout(2, PP2, {"micro_batch_size": 5}, shared=WITH_KL),
     "PP2 with two virtual stages, critic": Layout(
         2, VPP2, {"micro_batch_size": 2, "micro_batch_multiple": 2}, model="deep", shared=CRITIC
     ),
