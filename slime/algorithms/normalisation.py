@@ -11,11 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 
-def sample_mean_weights(mask_R: np.ndarray, response_lengths_N: np.ndarray) -> np.ndarray:
+def sample_mean_weights(mask_R: np.ndarray, response_lengths_N: np.ndarray, sizes_N: np.ndarray) -> np.ndarray:
     """Weights, float32 [R]: the sum of weight x value is the sum over samples of their means over unmasked tokens.
 
-    A sample without unmasked tokens has weights 0: it adds nothing, and never 0/0.
+    `sizes_N`: over how many unmasked tokens the mean is, those of the sample and, where it is a part of one that fanned
+    out, those of the other parts. A sample without unmasked tokens has weights 0: it adds nothing, and never 0/0.
     """
-    sample_R = np.repeat(np.arange(len(response_lengths_N)), response_lengths_N)
-    unmasked_N = np.bincount(sample_R, weights=mask_R, minlength=len(response_lengths_N))
-    return (mask_R / np.maximum(unmasked_N, 1)[sample_R]).astype(np.float32)
+    return (mask_R / np.repeat(np.maximum(sizes_N, 1), response_lengths_N)).astype(np.float32)

@@ -1,5 +1,8 @@
 """Batch: what travels from rollout to training, one a data-parallel rank, through Ray's object store by reference.
 
+A sample that fanned out is several samples here, the parts of a whole. A loss that is a mean over samples takes the mean
+over all tokens of a whole, so that it counts once, however many parts it is in.
+
 Shape suffixes: N samples of this rank · T tokens of all of them, concatenated · R response tokens, concatenated ·
 L layers · K experts that a token goes to.
 All arrays are NumPy, so that a reader on the same machine maps the store's memory and copies nothing.
@@ -25,6 +28,7 @@ class Step:
         list[int]
     ]  # positions 0..N-1 in the Batch; the same count on every rank, possibly with empty ones
     num_samples: int  # samples of the global batch, over all ranks
+    num_wholes: int  # the same, but the parts of a sample that fanned out are one; means over samples divide by this
     num_tokens: int  # unmasked response tokens of the global batch, over all ranks
 
 
@@ -39,6 +43,7 @@ class Batch:
     group_ids_N: np.ndarray  # int64
     sample_ids_N: np.ndarray  # int64
     truncated_N: np.ndarray  # bool
+    whole_sizes_N: np.ndarray  # int64, unmasked tokens of the whole that it is, or is a part of, wherever the parts are
     steps: list[Step]
     rollout_log_probs_R: np.ndarray | None = None  # float32, of the engine that sampled
     teacher_log_probs_R: np.ndarray | None = None  # float32, of the teacher of an on-policy distillation

@@ -1,7 +1,7 @@
 """From samples to batches, one a data-parallel rank.
 
 Held: every sample is in exactly one batch; a batch lists its samples in the order of training, so that each micro-batch
-is a slice of it; the denominators of a step count the samples and tokens of all ranks.
+is a slice of it; the denominators of a step count the samples and tokens of all ranks, and so do the sizes of wholes.
 
 Shape suffixes, as in slime.data.batch: N samples · T tokens · R response tokens · L layers · K experts of a token.
 """
@@ -84,24 +84,34 @@ def _all_carry(samples: Sequence[Sample], name: str) -> bool:
 def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int) -> list[Batch]:
     """Divides the columns of `training_data` among ranks, steps and micro-batches, and lays them out as arrays."""
     lengths = list(map(len, data["tokens"]))
+    wholes_N = _wholes(data)
     ranks = schedule.plan(
         lengths,
         dp_size=dp_size,
         num_steps=config.num_steps_per_rollout,
+        wholes=wholes_N.tolist(),
         balance=config.balance_data or config.balance_by_flops,
         work=_flops(config, lengths, data["response_lengths"]) if config.balance_by_flops else None,
         micro_batch_multiple=_micro_batch_multiple(config),
         **_micro_batch_limit(config),
     )
     unmasked_N = np.array([as_array(mask, np.float32).sum() for mask in data["loss_masks"]], np.int64)
-    sizes = []  # of each step over all ranks: its samples and unmasked tokens
+    sizes = []  # of each step over all ranks: its samples, unmasked tokens and wholes
     for of_ranks in zip(*(rank.steps for rank in ranks), strict=True):
         members = list(chain.from_iterable(chain.from_iterable(of_ranks)))
-        sizes.append((len(members), int(unmasked_N[members].sum())))
-    return [_batch(data, rank, sizes) for rank in ranks]
+        sizes.append((len(members), int(unmasked_N[members].sum()), len(set(wholes_N[members].tolist()))))
+    whole_sizes_N = np.bincount(wholes_N, weights=unmasked_N)[wholes_N]
+    return [_batch({**data, "whole_sizes": whole_sizes_N}, rank, sizes) for rank in ranks]
 
 
-def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: list[tuple[int, int]]) -> Batch:
+def _wholes(data: Mapping[str, Sequence[Any]]) -> np.ndarray:
+    """For each sample the number of what it is a part of: those that fanned out of one share group and index."""
+    numbers: dict[tuple[Any, Any], int] = {}
+    keys = zip(data["group_indices"], data["sample_indices"], strict=True)
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+
+
+def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: list[tuple[int, int, int]]) -> Batch:
     order = rank.samples
 
     def column(name: str, dtype: type) -> np.ndarray:
@@ -128,9 +138,15 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
         group_ids_N=column("group_indices", np.int64),
         sample_ids_N=column("sample_indices", np.int64),
         truncated_N=column("truncated", np.bool_),
+        whole_sizes_N=column("whole_sizes", np.int64),
         steps=[
-            Step([list(islice(position, len(micro_batch))) for micro_batch in micro_batches], num_samples, num_tokens)
-            for micro_batches, (num_samples, num_tokens) in zip(rank.steps, sizes, strict=True)
+            Step(
+                [list(islice(position, len(micro_batch))) for micro_batch in micro_batches],
+                num_samples=num_samples,
+                num_tokens=num_tokens,
+                num_wholes=num_wholes,
+            )
+            for micro_batches, (num_samples, num_tokens, num_wholes) in zip(rank.steps, sizes, strict=True)
         ],
         **{
             f"{name}_R": ragged(name, np.float32, response_lengths_N) if name in data else None for name in LOG_PROBS

@@ -32,6 +32,7 @@ def plan(
     *,
     dp_size: int,
     num_steps: int = 1,
+    wholes: Sequence[int] | None = None,
     micro_batch_size: int | None = None,
     max_tokens: int | None = None,
     balance: bool = False,
@@ -43,7 +44,8 @@ def plan(
     Steps take consecutive samples, their sizes differ by one at most. So `num_steps` = samples / global batch gives
     global batches of exactly that size where it divides; and where filters or fan-out changed the number of samples,
     the number of steps stays, and nothing is trimmed: the loss of a step averages over the samples it really has.
-    Fewer samples than steps make fewer steps.
+    Fewer samples than steps make fewer steps. `wholes`: samples with the same number are parts of one that fanned out;
+    they stay in one step, and its size is counted in wholes.
 
     Micro-batches hold either at most `micro_batch_size` samples or at most `max_tokens` tokens (of one
     context-parallel group: tokens a GPU times its size); a sample longer than that is alone. Their number in a step is
@@ -71,10 +73,13 @@ def plan(
     work = lengths if work is None else [int(amount) for amount in work]
     if len(work) != len(lengths):
         raise ValueError(f"plan(): work of {len(work)} samples, lengths of {len(lengths)}")
-    num_steps = min(num_steps, len(lengths))
-    steps = by_count(range(len(lengths)), num_steps) if num_steps else []
+    parts_of: dict[int, list[int]] = {}
+    for sample, whole in enumerate(range(len(lengths)) if wholes is None else wholes):
+        parts_of.setdefault(whole, []).append(sample)
+    num_steps = min(num_steps, len(parts_of))
+    steps = by_count(list(parts_of.values()), num_steps) if num_steps else []
     plans = [RankPlan(steps=[]) for _ in range(dp_size)]
-    for step in steps:
+    for step in (list(chain.from_iterable(parts)) for parts in steps):
         if balance:
             weights = [work[sample] for sample in step]
             parts = largest_differencing(weights, dp_size, equal_counts=max_tokens is None)

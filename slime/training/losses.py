@@ -62,8 +62,8 @@ class Loss:
         return (values_R * (batch.mask_R if self.per_token else batch.weights_R)).sum()
 
     def size(self, batch: MicroBatch) -> int:
-        """Samples of the global batch, or its unmasked tokens."""
-        return max(batch.step.num_tokens if self.per_token else batch.step.num_samples, 1)
+        """Samples of the global batch, one that fanned out being one, or its unmasked tokens."""
+        return max(batch.step.num_tokens if self.per_token else batch.step.num_wholes, 1)
 
 
 def token_mean(values_R: Tensor, batch: MicroBatch) -> Tensor:
@@ -200,7 +200,7 @@ class PolicyLoss(Loss):
         return pg_R
 
     def _reduced(self, pg_R: Tensor, batch: MicroBatch) -> Tensor:
-        """The mean or, with a reducer of the user's, what it makes of whole samples, divided as that is."""
+        """The mean or, with a reducer of the user's, what it makes of samples, divided by their number or that of tokens."""
         if self.reducer is None or not len(batch.samples):
             return self.mean(pg_R, batch)
         samples = batch.samples
@@ -211,7 +211,8 @@ class PolicyLoss(Loss):
             samples.split(samples.mask_S),
             self.per_token,
         )
-        total = reduce(samples.whole(pg_R)) / self.size(batch)
+        size = batch.step.num_tokens if self.per_token else batch.step.num_samples
+        total = reduce(samples.whole(pg_R)) / max(size, 1)
         if samples.group is None:
             return total
         # Each context-parallel rank has the gradient of its own tokens, but the value of all of them.

@@ -87,7 +87,7 @@ class Packer:
         self.starts_N = np.cumsum(self.lengths_N) - self.lengths_N
         # From the position of a response token in its sample to its place among all response tokens.
         self.shift_N = np.cumsum(self.responses_N) - self.lengths_N
-        self.weights = sample_mean_weights(batch.loss_mask_R, self.responses_N)
+        self.weights = sample_mean_weights(batch.loss_mask_R, self.responses_N, batch.whole_sizes_N)
 
     def pack(self, samples: list[int], step: Step) -> MicroBatch:
         """One micro-batch of a step; `samples` are positions in the Batch."""

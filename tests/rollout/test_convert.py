@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slime.algorithms.normalisation import sample_mean_weights
 from slime.config import Config
 from slime.data.batch import Batch
 from slime.data.sample import Sample, SampleError, Status
@@ -17,6 +19,7 @@ from slime.rollout.types import RolloutError, flatten
 from tests.rollout.samples import finished
 
 HOOKS = "tests.rollout.hooks"
+responses = st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=9), min_size=1, max_size=30)
 
 
 def convert(config: Config, samples: list[Sample], dp_size: int = 1) -> list[Batch]:
@@ -46,7 +49,7 @@ def test_two_ranks_by_hand(make_config: Callable[..., Config]) -> None:
     # The denominators are of both ranks: samples 0 and 1 in the first step, 2 and 3 in the second.
     for batch in (first, second):
         assert [step.micro_batches for step in batch.steps] == [[[0]], [[1]]]
-        assert [(step.num_samples, step.num_tokens) for step in batch.steps] == [(2, 2), (2, 3)]
+        assert [(step.num_samples, step.num_tokens, step.num_wholes) for step in batch.steps] == [(2, 2, 2), (2, 3, 2)]
         assert batch.train_metadata is None
 
 
@@ -63,6 +66,7 @@ def test_arrays_have_the_types_that_a_batch_promises(make_config: Callable[..., 
         "group_ids_N": np.int64,
         "sample_ids_N": np.int64,
         "truncated_N": np.bool_,
+        "whole_sizes_N": np.int64,
         "rollout_log_probs_R": np.float32,
         "teacher_log_probs_R": np.float32,
     }
@@ -107,7 +111,25 @@ def test_samples_that_fanned_out(make_config: Callable[..., Config]) -> None:
     (batch,) = convert(config, flatten(groups))
     assert batch.sample_ids_N.tolist() == [0, 1, 1, 1, 2, 3]
     assert batch.group_ids_N.tolist() == [0, 0, 0, 0, 1, 1]
-    assert [step.num_samples for step in batch.steps] == [3, 3]
+    # Two of the four in each step, and the three parts together.
+    assert [(step.num_samples, step.num_wholes) for step in batch.steps] == [(4, 2), (2, 2)]
+    assert batch.whole_sizes_N.tolist() == [1, 4, 4, 4, 1, 1]
+
+
+@given(parts=st.lists(st.integers(1, 4), min_size=1, max_size=12), dp_size=st.integers(1, 3), data=st.data())
+def test_the_mean_over_samples_counts_each_once_however_it_is_divided(make_config, parts, dp_size, data) -> None:
+    """The weights that training gives to tokens add up, over ranks and the parts of a sample, to 1 a sample."""
+    samples = [finished(i, data.draw(responses)[0], group=i // 2) for i, n in enumerate(parts) for _ in range(n)]
+    config = make_config(*["--balance-data"] * data.draw(st.booleans()), num_steps_per_rollout=2)
+    weight = Counter()
+    for batch in convert(config, samples, dp_size):
+        assert sum(step.num_wholes for step in batch.steps) == len(parts)
+        weights_R = sample_mean_weights(batch.loss_mask_R, batch.response_lengths_N, batch.whole_sizes_N)
+        for sample_id, weights in zip(
+            batch.sample_ids_N.tolist(), np.split(weights_R, np.cumsum(batch.response_lengths_N)[:-1]), strict=True
+        ):
+            weight[sample_id] += weights.sum()
+    assert weight == pytest.approx(dict.fromkeys(range(len(parts)), 1.0))
 
 
 def test_groups_get_their_position_where_samples_name_none() -> None:
@@ -195,8 +217,6 @@ def test_balance_by_operations_gives_the_long_sample_less_company(make_config, o
     config = make_config(option, "--use-dynamic-batch-size", max_tokens_per_gpu=8192, num_steps_per_rollout=1)
     assert sorted(map(len, convert(config, samples, 2))) == counts
 
-
-responses = st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=9), min_size=1, max_size=30)
 
 
 @settings(deadline=None)

@@ -26,6 +26,7 @@ class Made:
     truncated: bool = False
     teacher: list[float] | None = None  # log-probs of a teacher
     train_metadata: dict | None = None
+    whole: int | None = None  # what the parts of a sample that fanned out have in common; None: it is no part
 
     def __post_init__(self):
         self.mask = self.mask or [1] * self.response
@@ -93,11 +94,13 @@ def shares(
     plans = plan(
         [len(s.tokens) for s in samples],
         num_steps=num_steps,
+        wholes=None if all(s.whole is None for s in samples) else [s.whole for s in samples],
         dp_size=dp_size,
         micro_batch_size=micro_batch_size if max_tokens is None else None,
         max_tokens=max_tokens,
         micro_batch_multiple=micro_batch_multiple,
     )
+    wholes = [("alone", i) if s.whole is None else s.whole for i, s in enumerate(samples)]
     in_step = [sorted(i for p in plans for m in p.steps[step] for i in m) for step in range(len(plans[0].steps))]
     return [
         batch_of(
@@ -107,17 +110,31 @@ def shares(
                     [[rank.samples.index(i) for i in micro_batch] for micro_batch in micro_batches],
                     num_samples=len(in_step[step]),
                     num_tokens=sum(sum(samples[i].mask) for i in in_step[step]),
+                    num_wholes=len({wholes[i] for i in in_step[step]}),
                 )
                 for step, micro_batches in enumerate(rank.steps)
             ],
             log_probs=log_probs,
             experts=experts,
+            whole_sizes=[
+                sum(sum(samples[j].mask) for j in members if wholes[j] == wholes[i])
+                for i in rank.samples
+                for members in in_step
+                if i in members
+            ],
         )
         for rank in plans
     ]
 
 
-def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True, experts: bool = False) -> Batch:
+def batch_of(
+    samples: list[Made],
+    steps: list[Step],
+    *,
+    log_probs: bool = True,
+    experts: bool = False,
+    whole_sizes: list[int] | None = None,
+) -> Batch:
     def joined(lists, dtype):
         return np.array([x for one in lists for x in one], dtype=dtype)
 
@@ -131,6 +148,7 @@ def batch_of(samples: list[Made], steps: list[Step], *, log_probs: bool = True, 
         raw_rewards_N=np.array([s.reward for s in samples], dtype=np.float32),
         group_ids_N=np.zeros(len(samples), dtype=np.int64),
         sample_ids_N=np.arange(len(samples), dtype=np.int64),
+        whole_sizes_N=np.array([sum(s.mask) for s in samples] if whole_sizes is None else whole_sizes, dtype=np.int64),
         truncated_N=np.array([s.truncated for s in samples], dtype=bool),
         steps=steps,
         rollout_log_probs_R=joined((s.log_probs for s in samples), np.float32) if log_probs else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,22 @@ PER_TOKEN = ["--calculate-per-token-loss"]
 TOGETHER = {"micro_batch_size": 10}
 TWO_STEPS = {"micro_batch_size": 10, "num_steps": 2}
 SAMPLES = varied()
+CUT_STEPS = {"micro_batch_size": 3, "num_steps": 2}
+
+
+def cut_up(samples: list[Made]) -> list[Made]:
+    """The same as parts that fanned out: each is trained on one more piece of the response, after all before it."""
+    parts = []
+    for i, s in enumerate(samples):
+        prompt, middle = len(s.tokens) - s.response, (s.response + 1) // 2
+        cuts = [0, middle, s.response] if s.response > 1 else [0, s.response]
+        for start, end in pairwise(cuts):
+            tokens, mask, log_probs = s.tokens[: prompt + end], s.mask[start:end], s.log_probs[start:end]
+            parts.append(Made(tokens, end - start, s.reward, mask, log_probs, s.truncated, whole=i))
+    return parts
+
+
+CUT = cut_up(SAMPLES)
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +46,7 @@ def results(model, other):
     ]
     kl = ["--use-kl-loss", "--kl-loss-coef", "0.5", "--kl-loss-type", "k3", "--ref-load"]
     cases = {
+        "rollout log-probs, cut": (model, ROLLOUT, CUT, CUT_STEPS),
         "sft": (model, SFT, SAMPLES, TOGETHER),
         "sft per token": (model, SFT + PER_TOKEN, SAMPLES, TOGETHER),
         "sft, all masked": (model, SFT, masked, TOGETHER),
@@ -59,6 +78,14 @@ def scored(model):
 
 def first_step(results, case):
     return results[case][0].steps[0]
+
+
+def test_samples_cut_into_parts_have_the_loss_of_the_whole(results):
+    """And the gradient: the mean over samples is over wholes, and each whole's over all tokens of its parts."""
+    whole, cut = results["rollout log-probs"][0], results["rollout log-probs, cut"][0]
+    for name in ("train/loss", "train/pg_loss", "train/entropy_loss", "train/grad_norm"):
+        for one, same in zip(whole.steps, cut.steps, strict=True):
+            assert same[name] == pytest.approx(one[name], rel=2e-5, abs=1e-7), name
 
 
 # Supervised fine-tuning.
