@@ -125,10 +125,10 @@ def test_the_mean_over_samples_counts_each_once_however_it_is_divided(make_confi
     for batch in convert(config, samples, dp_size):
         assert sum(step.num_wholes for step in batch.steps) == len(parts)
         weights_R = sample_mean_weights(batch.loss_mask_R, batch.response_lengths_N, batch.whole_sizes_N)
-        for sample_id, weights in zip(
-            batch.sample_ids_N.tolist(), np.split(weights_R, np.cumsum(batch.response_lengths_N)[:-1]), strict=True
+        for sample_id, token_weight in zip(
+            np.repeat(batch.sample_ids_N, batch.response_lengths_N).tolist(), weights_R.tolist(), strict=True
         ):
-            weight[sample_id] += weights.sum()
+            weight[sample_id] += token_weight
     assert weight == pytest.approx(dict.fromkeys(range(len(parts)), 1.0))
 
 
