@@ -60,7 +60,9 @@ class Page:
         if steps := self.history.steps():
             lines += ["", f"rollouts    {steps[0]} to {steps[-1]} have a batch" + self._rewards(steps[-1])]
         if checkpoints := self.history.checkpoints():
-            lines.append(f"checkpoints {', '.join(map(str, checkpoints[-8:]))}" + (" are the last" if checkpoints[8:] else ""))
+            lines.append(
+                f"checkpoints {', '.join(map(str, checkpoints[-8:]))}" + (" are the last" if checkpoints[8:] else "")
+            )
         for drop in self.history.drops()[:SHOWN]:
             lines.append(f"dropped     {drop.samples:,} × {self._short(drop.reason, 24)}")
         return lines
@@ -72,7 +74,11 @@ class Page:
             there = f"its samples are {numbers[0]} to {numbers[1]}" if numbers else "there is none in it yet"
             raise NotThere(f"{self.history.path} has no sample {id}; {there}")
         entry, changes = found
-        lines = [self.terminal.paint(f"sample {id}", "bold") + f" of group {entry.group_id}: {self._state(entry.state).strip()}", ""]
+        lines = [
+            self.terminal.paint(f"sample {id}", "bold")
+            + f" of group {entry.group_id}: {self._state(entry.state).strip()}",
+            "",
+        ]
         before = changes[0].time if changes else 0.0
         for change in changes:
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.time)) + f"{change.time % 1:.3f}"[1:]
@@ -94,7 +100,9 @@ class Page:
             return ["nothing was dropped"]
         lines = [f"{'samples':>8}  {'the last':>12}  reason"]
         for drop in drops:
-            lines.append(f"{drop.samples:>8,}  {seconds(self.now - drop.last) + ' ago':>12}  {self._short(drop.reason, 26)}")
+            lines.append(
+                f"{drop.samples:>8,}  {seconds(self.now - drop.last) + ' ago':>12}  {self._short(drop.reason, 26)}"
+            )
             more = " ..." if drop.samples > len(drop.examples) else ""
             lines.append(" " * 24 + self.terminal.paint(f"sample {', '.join(map(str, drop.examples))}{more}", "dim"))
         return lines
@@ -108,7 +116,9 @@ class Page:
         state = {entry.state for entry in batch}
         said = ", ".join(self._state(one).strip() for one in State if one in state)
         groups = len({entry.group_id for entry in batch})
-        lines = [self.terminal.paint(f"rollout {rollout_id}", "bold") + f": {len(batch)} samples in {groups} groups, {said}"]
+        lines = [
+            self.terminal.paint(f"rollout {rollout_id}", "bold") + f": {len(batch)} samples in {groups} groups, {said}"
+        ]
         rewards = [entry.reward for entry in batch if entry.reward is not None]
         if rewards:
             lines.append(f"reward {mean(rewards):.3f} in the mean, {min(rewards):g} to {max(rewards):g}")
@@ -133,7 +143,9 @@ class Page:
             for entry in of_state[:SHOWN]:
                 tokens = f", {entry.response_tokens} tokens of a response so far" if entry.response_tokens else ""
                 again = f", handed out {entry.issues} times" if entry.issues > 1 else ""
-                lines.append(f"  sample {entry.id} (group {entry.group_id}) for {seconds(self.now - entry.since)}{tokens}{again}")
+                lines.append(
+                    f"  sample {entry.id} (group {entry.group_id}) for {seconds(self.now - entry.since)}{tokens}{again}"
+                )
         return lines[1:]
 
     def _row(self, entry: Entry, texts: dict[int, list[Sample]]) -> list[str]:
@@ -151,7 +163,10 @@ class Page:
         lines = []
         for part in self._recorded(entry.rollout).get(entry.id, []):
             prompt = part.prompt if isinstance(part.prompt, str) else part.prompt[-1].get("content", "")
-            lines += [f"{'prompt':<11} {self._short(str(prompt), 12)}", f"{'response':<11} {self._short(part.response, 12)}"]
+            lines += [
+                f"{'prompt':<11} {self._short(str(prompt), 12)}",
+                f"{'response':<11} {self._short(part.response, 12)}",
+            ]
         return lines or [self.terminal.paint("its text was not kept: --save-debug-rollout-data keeps all of it", "dim")]
 
     def _recorded(self, rollout_id: int) -> dict[int, list[Sample]]:

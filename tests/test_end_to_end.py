@@ -223,7 +223,7 @@ def test_dead_server_ends_the_run_as_its_cause(grpo, tmp_path, is_it, name):
         assert_nothing_left(tmp_path)
     output = (tmp_path / "output").read_text()
     assert f"{name} has ended" in output
-    assert "Traceback (most recent call last):\n  File \"" + str(REPOSITORY / "train.py") not in output
+    assert 'Traceback (most recent call last):\n  File "' + str(REPOSITORY / "train.py") not in output
 
 
 def test_killed_and_resumed_run_is_the_same_to_the_last_bit(sort, tmp_path):
@@ -246,7 +246,9 @@ def test_killed_and_resumed_run_is_the_same_to_the_last_bit(sort, tmp_path):
     train(killed, *options, *resuming)
 
     assert (saved / "latest_checkpointed_iteration.txt").read_text() == "8"
-    assert (killed / "model-8" / "model.safetensors").read_bytes() == (whole / "model" / "model.safetensors").read_bytes()
+    assert (killed / "model-8" / "model.safetensors").read_bytes() == (
+        whole / "model" / "model.safetensors"
+    ).read_bytes()
     expected, rows = (
         {row["train/step"]: row | {"time": 0} for row in read_metrics(path / "run") if "train/step" in row}
         for path in (whole, killed)

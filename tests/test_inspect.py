@@ -36,7 +36,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ledger.flush()
     write_rollout(
         str(recording).format(rollout_id=4),
-        [[Sample(index=id, prompt=f"{id}+1=", response=f"it is\n{id + 1}", response_length=1, tokens=[1, 2])] for id in range(10)],
+        [
+            [Sample(index=id, prompt=f"{id}+1=", response=f"it is\n{id + 1}", response_length=1, tokens=[1, 2])]
+            for id in range(10)
+        ],
     )
     yield run.path
     ledger.close()

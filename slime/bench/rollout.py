@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--logs", metavar="DIR", help="keep the logs of engine and router here")
 
 
-
 @dataclass(frozen=True)
 class Round:
     """What one side did with the prompts of one round, in tokens/s: `total`, and `speeds`, one a sample."""

@@ -115,7 +115,7 @@ def make_config(args: argparse.Namespace, model: Path, options: list[str]) -> Co
 
 def rank(index: int, args: argparse.Namespace, config: Config, port: int, results: SimpleQueue) -> None:
     """One training process. Rank 0 puts what it measured into `results`."""
-    import slime.training  # noqa: F401, I001 - first: where there is no GPU, it changes torch so that Megatron runs
+    import slime.training  # noqa: F401 - first: where there is no GPU, it changes torch so that Megatron runs
     from slime.bench.train_sides import measure
 
     torch.set_num_threads(1)

@@ -32,7 +32,9 @@ TRAIN_S = 4 * 3600.0
 SAVE_S = 3600.0
 STOP_S = 30.0
 STOP_AFTER_FAILURE_S = 5.0  # whoever waits for a peer that is gone will not end in order
-GRACE_S = 300.0  # beyond the deadline of a request, for rewards and conversion; the request's own error says more than ours
+GRACE_S = (
+    300.0  # beyond the deadline of a request, for rewards and conversion; the request's own error says more than ours
+)
 
 
 class Job:

@@ -152,7 +152,9 @@ def _details(error: BaseException, log: Path | None) -> list[str]:
     """Where an exception was raised; for a process that died, what Ray knows of it and the last lines of its log."""
     root = _root(error)
     if type(root).__module__.startswith("slime."):
-        return str(root).strip().splitlines()[1:]  # written for people: says all by itself, and its log has the traceback
+        return (
+            str(root).strip().splitlines()[1:]
+        )  # written for people: says all by itself, and its log has the traceback
     text = _ANSI.sub("", str(error)).strip()
     if not _died(root):
         lines = [line for line in text.splitlines() if line.strip(" ^")]

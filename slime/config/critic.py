@@ -24,4 +24,3 @@ def critic_config(config: Config) -> Config:
     if config.critic_load is not None and is_model(config.critic_load):
         start = {"load": None, "hf_checkpoint": config.critic_load}
     return config.replace(**OF_THE_POLICY, **start, lr=config.critic_lr, save=config.critic_save)
-

@@ -36,9 +36,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
     found = Findings()
     trains = not config.debug_rollout_only
     if "hf_checkpoint" not in unsound:
-        found.model = _checkpoint(
-            found, "--hf-checkpoint", Path(config.hf_checkpoint), tokenizer=True, trained=trains
-        )
+        found.model = _checkpoint(found, "--hf-checkpoint", Path(config.hf_checkpoint), tokenizer=True, trained=trains)
     for option, step in STEP_OF.items():
         directory = getattr(config, option)
         if directory is not None and not unsound & {option, step}:
@@ -62,9 +60,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
     return found
 
 
-def _weights(
-    found: Findings, option: str, directory: str, step: int | None, config: Config, *, trained: bool
-) -> None:
+def _weights(found: Findings, option: str, directory: str, step: int | None, config: Config, *, trained: bool) -> None:
     """Of a model that only scores: a Hugging Face directory, or one of checkpoints."""
     if step is None and (checkpoint_dir.is_model(directory) or checkpoint_dir.find(directory) is None):
         if directory != config.hf_checkpoint:

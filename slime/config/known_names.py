@@ -17,7 +17,6 @@ NOT_YET = frozenset(
     rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
     log-multi-turn log-passrate log-reward-category log-correct-samples
-    
     dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
     record-memory-history memory-recorder custom-config-path
     custom-megatron-init-path custom-megatron-before-log-prob-hook-path custom-megatron-before-train-step-hook-path

@@ -197,7 +197,9 @@ def _reward_can_be_given(c: Config) -> Iterator[Problem]:
     if grader in _BY_SERVICE and c.rm_url is None:
         yield Problem("--rm-type", f"{grader} asks a service", "say where it is: --rm-url http://host:port")
     if grader == "dapo" and c.reward_key is None and c.custom_reward_post_process_path is None:
-        yield Problem("--rm-type", "dapo gives a dict of score, acc and pred", "say what to train on: --reward-key score")
+        yield Problem(
+            "--rm-type", "dapo gives a dict of score, acc and pred", "say what to train on: --reward-key score"
+        )
 
 
 @reads("rm_url")

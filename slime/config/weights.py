@@ -113,7 +113,8 @@ def _unlike(model: Architecture, tensors: dict[str, Shape]) -> Iterator[str]:
         yield from (f"{path}{name} is missing" for name in sorted(common[_kind(model, layer, layers)] - held.keys()))
         for name in held:
             if (wanted := shapes.get(re.sub(r"\.experts\.\d+\.", ".experts.*.", name))) and (
-                name != "self_attn.o_proj.weight" or "self_attn.k_proj.weight" in held  # latent attention has other heads
+                name != "self_attn.o_proj.weight"
+                or "self_attn.k_proj.weight" in held  # latent attention has other heads
             ):
                 yield from _misshapen(path + name, tensors, wanted)
 

@@ -81,7 +81,10 @@ class History:
 
     def steps(self) -> list[int]:
         """The rollouts that have a batch, in rising order."""
-        return [rollout for (rollout,) in self._rows("SELECT DISTINCT rollout FROM samples WHERE rollout IS NOT NULL ORDER BY 1")]
+        return [
+            rollout
+            for (rollout,) in self._rows("SELECT DISTINCT rollout FROM samples WHERE rollout IS NOT NULL ORDER BY 1")
+        ]
 
     def waiting(self) -> list[Entry]:
         """What is neither trained nor dropped; what has been in its state for longest first."""

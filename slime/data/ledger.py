@@ -148,7 +148,9 @@ class Ledger:
             for entry, outcome in zip(self._may_be(State.FINISHED, [o.id for o in outcomes]), outcomes, strict=True):
                 entry.tell(outcome)
                 entry.rollout = rollout_id
-                self._put(entry, State.FINISHED, None if rollout_id is None else f"in the batch of rollout {rollout_id}")
+                self._put(
+                    entry, State.FINISHED, None if rollout_id is None else f"in the batch of rollout {rollout_id}"
+                )
 
     def train(self, rollout_id: int) -> int:
         """All that is in the batch of a rollout has been trained on. Returns how many samples that are."""
@@ -201,7 +203,9 @@ class Ledger:
             saved_at = self._moment_of(rollout_id, token)
             self._db.execute("DELETE FROM checkpoints WHERE rollout > ?", (rollout_id,))
             back = f"{ROLLED_BACK} to " + ("the start" if rollout_id < 0 else f"the checkpoint of rollout {rollout_id}")
-            changed = f"SELECT sample FROM changes WHERE number > ? UNION SELECT id FROM samples WHERE state IN {_sql(LIVE)}"
+            changed = (
+                f"SELECT sample FROM changes WHERE number > ? UNION SELECT id FROM samples WHERE state IN {_sql(LIVE)}"
+            )
             then = "SELECT MAX(number) FROM changes WHERE sample = s.id AND number <= ?"
             rows = self._db.execute(
                 f"SELECT s.*, c.state, c.rollout, c.note FROM ({changed}) AS l JOIN samples AS s ON s.id = l.sample"
@@ -211,7 +215,9 @@ class Ledger:
             untrained = under_way = 0
             for *row, state, rollout, note in rows:
                 entry = Entry.of_row(row)
-                in_checkpoint = state in (State.FINISHED, State.TRAINED) and rollout is not None and rollout <= rollout_id
+                in_checkpoint = (
+                    state in (State.FINISHED, State.TRAINED) and rollout is not None and rollout <= rollout_id
+                )
                 if not in_checkpoint:
                     untrained += entry.state is State.TRAINED
                     under_way += entry.state in LIVE
@@ -220,7 +226,9 @@ class Ledger:
                 elif state in LIVE:
                     self._restore(entry, State.ISSUED, back, None)
                 else:
-                    self._restore(entry, State.DROPPED, back if state is None or note.startswith(ROLLED_BACK) else note, None)
+                    self._restore(
+                        entry, State.DROPPED, back if state is None or note.startswith(ROLLED_BACK) else note, None
+                    )
             self.flush()
         return RolledBack(untrained, under_way)
 
@@ -251,7 +259,9 @@ class Ledger:
             try:
                 self._db.executemany("INSERT INTO changes VALUES (NULL, ?, ?, ?, ?, ?)", self._changes)
                 rows = (entry.row() for entry in self._changed.values())
-                self._db.executemany(f"INSERT OR REPLACE INTO samples VALUES ({', '.join('?' * len(Entry.__slots__))})", rows)
+                self._db.executemany(
+                    f"INSERT OR REPLACE INTO samples VALUES ({', '.join('?' * len(Entry.__slots__))})", rows
+                )
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:

@@ -72,7 +72,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Raises LedgerError where there is none. Sees what has been written so far, and goes on seeing what is written."""
     if not path.is_file():
-        raise LedgerError(f"{path.parent} has no {path.name}: the run did not come to its first sample, or kept no ledger")
+        raise LedgerError(
+            f"{path.parent} has no {path.name}: the run did not come to its first sample, or kept no ledger"
+        )
     with explained(path):
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=WAIT_S)
         _check_version(path, db)

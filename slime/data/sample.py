@@ -97,7 +97,9 @@ class Sample:
                 try:
                     setattr(self, field_name, Numbers(code, values))
                 except (TypeError, OverflowError) as error:
-                    raise SampleError(f"{self.name}: {field_name} holds something that is no such number: {error}") from error
+                    raise SampleError(
+                        f"{self.name}: {field_name} holds something that is no such number: {error}"
+                    ) from error
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, for JSON as far as users' own fields are. Lists and dicts are the sample's, no copies."""

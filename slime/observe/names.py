@@ -102,7 +102,9 @@ TRAIN = (
 CRITIC = (
     Metric("critic-train/step", "", "the critic's optimizer step this row is about: the axis of `critic-train/*`"),
     Metric("critic-train/loss", "", "what is minimised: `value_loss`"),
-    Metric("critic-train/value_loss", "", "half the squared distance of values from returns, the clipped one if larger"),
+    Metric(
+        "critic-train/value_loss", "", "half the squared distance of values from returns, the clipped one if larger"
+    ),
     Metric("critic-train/value_clipfrac", "share", "tokens whose value the clip held"),
     Metric("critic-train/grad_norm", "", "norm of the gradient before clipping"),
     Metric("critic-train/lr-pg_{group}", "", "learning rate of a parameter group"),

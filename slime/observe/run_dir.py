@@ -81,9 +81,7 @@ class RunDir:
                 open(run.metrics_file, "x").close()
             except FileExistsError:
                 if not resume:
-                    raise RunDirError(
-                        f"{path} already holds a run: name another --run-dir or --run-name"
-                    ) from None
+                    raise RunDirError(f"{path} already holds a run: name another --run-dir or --run-name") from None
             for directory in (run.logs, run.samples):
                 directory.mkdir(exist_ok=True)
         return run

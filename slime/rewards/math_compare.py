@@ -104,7 +104,7 @@ def _without_name(a: str, b: str) -> tuple[str, str]:
     (name, ours), (other, theirs) = _named(a), _named(b)
     if name == other or not (name or other or "=" in ours + theirs):
         return ours, theirs
-    return (a, b) if name and other or "=" in (theirs if name else ours) else (ours, theirs)
+    return (a, b) if (name and other) or "=" in (theirs if name else ours) else (ours, theirs)
 
 
 def _structure(text: str) -> tuple[str, list[str]] | None:

@@ -22,7 +22,9 @@ def main() -> int:
     parser.add_argument(
         "--moe", action="store_true", help="a mixture of 8 experts, 2 a token, in place of the dense model"
     )
-    parser.add_argument("--width", type=int, default=1, help="multiplies the model's sizes; 8 on GPUs, for their kernels [1]")
+    parser.add_argument(
+        "--width", type=int, default=1, help="multiplies the model's sizes; 8 on GPUs, for their kernels [1]"
+    )
     args = parser.parse_args()
     for option in ("num_train", "num_heldout", "num_demos", "width"):
         if getattr(args, option) < 1:

@@ -73,9 +73,7 @@ class Advantages:
             returns_R = samples.here(discounted_returns(rewards_S, mask_S, lengths_N, gamma))
             return returns_R, returns_R
         values_S = samples.whole(batch.values_R)
-        advantages_S, returns_S = gae(
-            rewards_S, values_S, mask_S, lengths_N, gamma=gamma, lambd=self.config.lambd
-        )
+        advantages_S, returns_S = gae(rewards_S, values_S, mask_S, lengths_N, gamma=gamma, lambd=self.config.lambd)
         return samples.here(advantages_S), samples.here(returns_S)
 
     def _masked_kl(self, batch: MicroBatch, base_R: Tensor, kind: str) -> Tensor:

@@ -59,7 +59,12 @@ class Model:
 
 
 def build(
-    config: Config, parallel: Parallel, family: Family, *, frozen: Mapping[str, Path | Saved], saved: Saved | None = None
+    config: Config,
+    parallel: Parallel,
+    family: Family,
+    *,
+    frozen: Mapping[str, Path | Saved],
+    saved: Saved | None = None,
 ) -> Model:
     """Builds the model with the weights of --hf-checkpoint, or `saved` ones, and a copy of each in `frozen`.
 

@@ -107,9 +107,7 @@ class Learner:
         Raises OSError, or Megatron's CheckpointException, when it can't be written; the one before stays the latest.
         """
         self._settle()
-        self.checkpoints.save(
-            Progress(rollout_id, self.num_steps, weight_version), in_background=in_background
-        )
+        self.checkpoints.save(Progress(rollout_id, self.num_steps, weight_version), in_background=in_background)
 
     def save_hf(self, path: str | Path) -> None:
         """Writes a Hugging Face directory, with tokenizer and config of --hf-checkpoint; whole or not at all."""

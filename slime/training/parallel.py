@@ -120,7 +120,9 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
         config.device, local_rank=int(os.environ.get("LOCAL_RANK", rank)), backend=config.distributed_backend
     )
     if config.nccl_communicator_config_path and device.backend != "nccl":
-        raise ValueError(f"--nccl-communicator-config-path: the ranks talk by {device.backend}, not by NCCL; leave it out")
+        raise ValueError(
+            f"--nccl-communicator-config-path: the ranks talk by {device.backend}, not by NCCL; leave it out"
+        )
     timeout = timedelta(minutes=config.distributed_timeout_minutes)
     owns_processes = not dist.is_initialized()
     if owns_processes:

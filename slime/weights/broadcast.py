@@ -38,8 +38,13 @@ class BroadcastSync(WeightSync):
         timeout: timedelta,
     ) -> None:
         super().__init__(trainer, engines, buffer_bytes=buffer_bytes)
-        self.stage, self.num_stages = mpu.get_pipeline_model_parallel_rank(), mpu.get_pipeline_model_parallel_world_size()
-        self.is_source = mpu.get_data_parallel_rank(with_context_parallel=True) == 0 and mpu.get_tensor_model_parallel_rank() == 0
+        self.stage, self.num_stages = (
+            mpu.get_pipeline_model_parallel_rank(),
+            mpu.get_pipeline_model_parallel_world_size(),
+        )
+        self.is_source = (
+            mpu.get_data_parallel_rank(with_context_parallel=True) == 0 and mpu.get_tensor_model_parallel_rank() == 0
+        )
         self.group_name = f"slime-weights-{self.stage}-{secrets.token_hex(4)}"
         # One thread waits for the engines' answers while this one broadcasts.
         self.waiter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
@@ -83,7 +88,9 @@ class BroadcastSync(WeightSync):
 
     def _send(self, version: str) -> int:
         sent_bytes = 0
-        for bucket in self.trainer.weights(self.buffer_bytes):  # collective over all stages; some may have run out of tensors
+        for bucket in self.trainer.weights(
+            self.buffer_bytes
+        ):  # collective over all stages; some may have run out of tensors
             for stage in range(self.num_stages):
                 if stage == self.stage and self.is_source and bucket:
                     self._send_bucket(bucket, version)

@@ -12,7 +12,9 @@ from slime.bench.pack import PackReport, Row, efficiency, first_fit, imbalance
 
 
 def bench(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "slime.bench", "pack", *words], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "slime.bench", "pack", *words], capture_output=True, text=True, timeout=120
+    )
 
 
 def test_first_fit_by_hand() -> None:

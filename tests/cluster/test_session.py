@@ -227,7 +227,9 @@ def test_a_cluster_that_does_not_answer_is_said_at_once_and_leaves_nothing(tmp_p
 
 def test_a_cluster_without_the_gpus_that_are_asked_for_is_said(tmp_path):
     config = f"SimpleNamespace(run_dir={str(tmp_path)!r}, device='cuda', cpu_slots=2)"
-    code = f"from types import SimpleNamespace\nfrom slime.cluster.session import Session\nSession({config}).__enter__()"
+    code = (
+        f"from types import SimpleNamespace\nfrom slime.cluster.session import Session\nSession({config}).__enter__()"
+    )
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     ended = subprocess.run(
         [sys.executable, "-c", code],

@@ -140,7 +140,9 @@ def test_what_must_be_given_is_asked_for():
 def test_all_problems_come_at_once(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("seed: x\nsede: 1\n")
-    texts = problems("--config", str(file), "--lr", "fast", "--bogus", "1", "--save-interval", "2", "--dump-details", "1")
+    texts = problems(
+        "--config", str(file), "--lr", "fast", "--bogus", "1", "--save-interval", "2", "--dump-details", "1"
+    )
     assert len(texts) == 6
 
 

@@ -80,8 +80,10 @@ def test_the_path_that_training_processes_are_given_counts(package, tmp_path, mo
     monkeypatch.chdir("/")
     assert said("my_rewards.grade.reward") != []
     config = load(
-        ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--custom-rm-path", "my_rewards.grade.reward"]
-        + ["--train-env-vars", json.dumps({"PYTHONPATH": str(tmp_path)})]
+        [
+            *("--hf-checkpoint", "model", "--rollout-batch-size", "4", "--custom-rm-path", "my_rewards.grade.reward"),
+            *("--train-env-vars", json.dumps({"PYTHONPATH": str(tmp_path)})),
+        ]
     )
     assert list(missing_hooks.look(config, set())) == []
 

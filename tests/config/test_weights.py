@@ -56,7 +56,9 @@ def test_an_index_that_names_the_wrong_file_is_said(tiny):
     assert said(tiny) == ["model.norm.weight is not in b.safetensors, though model.safetensors.index.json says so"]
 
 
-@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.1.mlp.up_proj.weight", "model.embed_tokens.weight"])
+@pytest.mark.parametrize(
+    "name", ["model.norm.weight", "model.layers.1.mlp.up_proj.weight", "model.embed_tokens.weight"]
+)
 def test_a_tensor_that_is_missing_is_named(tiny, name):
     assert said_of(tiny, lambda shapes: shapes.pop(name)) == [f"{name} is missing"]
 

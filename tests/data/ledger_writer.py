@@ -53,7 +53,9 @@ def start(ledger: Ledger, path: str, dice: random.Random) -> tuple[int, int]:
     if found and dice.random() < 0.5:
         ledger.roll_back(*found)
         return found[0] + 1, (ledger.highest // GROUP + 1) * GROUP
-    ledger.drop([id for id, entry in ledger._live.items() if entry.state is not State.FINISHED], "its process was killed")
+    ledger.drop(
+        [id for id, entry in ledger._live.items() if entry.state is not State.FINISHED], "its process was killed"
+    )
     return 3 * ledger.highest, (ledger.highest // GROUP + 1) * GROUP
 
 

@@ -36,7 +36,9 @@ class Lengths:
 class Life:
     """A process's share of a run: data source, ledger and buffer in one directory."""
 
-    def __init__(self, path: Path, first_rollout: int = 0, *, ledger: str = "ledger.db", source: DataSource | None = None):
+    def __init__(
+        self, path: Path, first_rollout: int = 0, *, ledger: str = "ledger.db", source: DataSource | None = None
+    ):
         prompts = [Prompt(str(i), f"prompts:{i}") for i in range(5)]
         options = {"n_samples_per_prompt": N, "shuffle": True, "directory": path / "rollout"}
         self.source = PromptSource(prompts, Lengths(), **options) if source is None else source
@@ -73,7 +75,10 @@ def respond(sample: Sample, n: int, status: Status = Status.ABORTED) -> None:
 def facts(groups):
     """All that a sample says, in a form that compares."""
     return [
-        [sample.to_dict() | {"rollout_routed_experts": np.asarray(sample.rollout_routed_experts).tolist()} for sample in group]
+        [
+            sample.to_dict() | {"rollout_routed_experts": np.asarray(sample.rollout_routed_experts).tolist()}
+            for sample in group
+        ]
         for group in groups
     ]
 
@@ -160,7 +165,7 @@ def test_a_source_that_hands_out_a_number_twice_is_told(tmp_path):
     life = Life(tmp_path, source=Repeating())
     life.batch(0, life.take(0))
     life.buffer.trained(0)
-    with pytest.raises(LedgerError, match="sample 3 is trained.*a number of its own"):
+    with pytest.raises(LedgerError, match=r"sample 3 is trained.*a number of its own"):
         life.take(1)
 
 
@@ -214,7 +219,12 @@ def test_what_was_handed_out_when_the_checkpoint_was_saved_is_handed_out_again_o
     assert resumed.rolled_back.untrained == 4
     assert [sample.index for group in resumed.buffer.get_samples(2) for sample in group] == [s.index for s in late]
     assert resumed.buffer.get_samples(1)[0][0].index == 8
-    assert resumed.states() == {**dict.fromkeys(range(4), "issued"), **dict.fromkeys(range(4, 8), "trained"), 8: "issued", 9: "issued"}
+    assert resumed.states() == {
+        **dict.fromkeys(range(4), "issued"),
+        **dict.fromkeys(range(4, 8), "trained"),
+        8: "issued",
+        9: "issued",
+    }
 
 
 def test_a_checkpoint_in_a_new_directory_begins_a_ledger(tmp_path):
@@ -232,7 +242,7 @@ def test_a_state_that_is_none(tmp_path):
     life = Life(tmp_path)
     life.buffer.save(0)
     (tmp_path / "rollout" / "0.buffer.json").write_text('{"token": 1}')
-    with pytest.raises(DataError, match="0.buffer.json is not what a data buffer saved"):
+    with pytest.raises(DataError, match=r"0\.buffer\.json is not what a data buffer saved"):
         life.buffer.load(0)
     with pytest.raises(DataError, match="without a directory"):
         DataBuffer(life.source, life.ledger).save(0)
@@ -245,7 +255,9 @@ def test_every_sample_is_trained_on_once_or_dropped_whatever_is_killed(tmp_path_
     anywhere."""
     path, dice = tmp_path_factory.mktemp("run"), random.Random(seed)
     saved, rollouts = -1, 6
-    trained: dict[int, list[int]] = {}  # rollout -> samples, as the weights of the latest checkpoint and this life know it
+    trained: dict[
+        int, list[int]
+    ] = {}  # rollout -> samples, as the weights of the latest checkpoint and this life know it
     while True:
         life = Life(path, saved + 1)
         trained = {rollout: ids for rollout, ids in trained.items() if rollout <= saved}

@@ -30,7 +30,9 @@ def ledger(tmp_path: Path):
 
 
 def outcome(id: int, **values) -> Outcome:
-    return Outcome(id, id // 2, **{"tokens": 30, "response_tokens": 20, "reward": 1.0, "weight_versions": ("4", "5")} | values)
+    return Outcome(
+        id, id // 2, **{"tokens": 30, "response_tokens": 20, "reward": 1.0, "weight_versions": ("4", "5")} | values
+    )
 
 
 def issue(ledger: Ledger, *ids: int) -> None:
@@ -63,7 +65,9 @@ def test_the_life_of_a_sample(ledger):
         ("issued", None), ("generating", "for rollout 3"), ("finished", "in the batch of rollout 3"), ("trained", None),
     ]  # fmt: skip
     with closing(open_for_reading(ledger.path)) as db:
-        (row,) = db.execute("SELECT group_id, state, issues, rollout, tokens, response_tokens, reward, weight_versions FROM samples")
+        (row,) = db.execute(
+            "SELECT group_id, state, issues, rollout, tokens, response_tokens, reward, weight_versions FROM samples"
+        )
     assert row == (3, "trained", 1, 3, 30, 20, 1.0, "4 5")
 
 
@@ -319,7 +323,7 @@ def test_killed_at_any_moment_all_samples_are_in_one_legal_state(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"not a database at all" * 100])
 def test_files_that_are_no_ledger(tmp_path, content):
     path = tmp_path / "ledger.db"
-    with pytest.raises(LedgerError, match="has no ledger.db"):
+    with pytest.raises(LedgerError, match=r"has no ledger\.db"):
         open_for_reading(path)
     path.write_bytes(content)
     with pytest.raises(LedgerError, match="version 0" if not content else "damaged.*move it away"):
@@ -329,7 +333,9 @@ def test_files_that_are_no_ledger(tmp_path, content):
 def test_outcomes_of_samples_that_fanned_out():
     parts = [
         Sample(index=3, group_index=1, tokens=[1] * 9, response_length=4, weight_versions=["2"]),
-        Sample(index=3, group_index=1, tokens=[1] * 7, response_length=2, weight_versions=["2", "3"], remove_sample=True),
+        Sample(
+            index=3, group_index=1, tokens=[1] * 7, response_length=2, weight_versions=["2", "3"], remove_sample=True
+        ),
         Sample(tokens=[1], response_length=0, remove_sample=True),
     ]
     first, second = outcomes(zip(parts, [1.0, 0.0, None], strict=True), [None, "refused", "refused"])

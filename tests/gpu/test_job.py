@@ -11,17 +11,37 @@ from slime.observe import read_metrics
 from tests.test_end_to_end import train
 
 STEPS = 3
-COMMON = ["--device", "cuda", "--bf16", "--num-rollout", str(STEPS), "--skip-eval-before-train", "--check-weight-update-equal"]
+COMMON = [
+    "--device",
+    "cuda",
+    "--bf16",
+    "--num-rollout",
+    str(STEPS),
+    "--skip-eval-before-train",
+    "--check-weight-update-equal",
+]
 
 
 def run(tiny, tmp_path: Path, *options: str) -> list[dict]:
     files = ["--hf-checkpoint", str(tiny.model), "--prompt-data", str(tiny.train)]
-    train(tmp_path, "--config", "configs/tiny-grpo.yaml", *files, "--eval-prompt-data", "sort", str(tiny.heldout), *COMMON, *options)
+    train(
+        tmp_path,
+        "--config",
+        "configs/tiny-grpo.yaml",
+        *files,
+        "--eval-prompt-data",
+        "sort",
+        str(tiny.heldout),
+        *COMMON,
+        *options,
+    )
     return read_metrics(tmp_path / "run")
 
 
 def differences(rows: list[dict]) -> list[float]:
-    return [row["train/train_rollout_logprob_abs_diff"] for row in rows if "train/train_rollout_logprob_abs_diff" in row]
+    return [
+        row["train/train_rollout_logprob_abs_diff"] for row in rows if "train/train_rollout_logprob_abs_diff" in row
+    ]
 
 
 def test_in_turns_on_one_gpu(tiny, tmp_path):

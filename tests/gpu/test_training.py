@@ -17,7 +17,8 @@ SAMPLES = varied()
 TOGETHER = {"micro_batch_size": 10}
 SFT = ["--loss-type", "sft_loss"]
 needs_te = pytest.mark.skipif(
-    importlib.util.find_spec("transformer_engine") is None, reason="needs transformer-engine, which comes with the image"
+    importlib.util.find_spec("transformer_engine") is None,
+    reason="needs transformer-engine, which comes with the image",
 )
 needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
@@ -75,7 +76,8 @@ def test_learns_by_heart(tiny, options):
 
 @needs_two
 @pytest.mark.parametrize(
-    "options", [["--tensor-model-parallel-size", "2", "--sequence-parallel"], ["--pipeline-model-parallel-size", "2"], []]
+    "options",
+    [["--tensor-model-parallel-size", "2", "--sequence-parallel"], ["--pipeline-model-parallel-size", "2"], []],
 )
 def test_two_gpus_equal_one(tiny, options):
     """The third case is data-parallel. In float32 with local layers, so that only the order of sums differs."""

@@ -142,8 +142,10 @@ def test_qkv_by_hand():
 
 @given(
     st.sampled_from(
-        [Replicated("w"), Column("w"), Row("w"), Vocab("w", 3), GateUp("gate", "up"), FusedGateUp("w")]
-        + [Latent("w", 4), QKV("q", "k", "v", 2, 1, 1)]
+        [
+            *(Replicated("w"), Column("w"), Row("w"), Vocab("w", 3), GateUp("gate", "up"), FusedGateUp("w")),
+            *(Latent("w", 4), QKV("q", "k", "v", 2, 1, 1)),
+        ]
     )
 )
 def test_one_rank_copies_nothing(mapping):

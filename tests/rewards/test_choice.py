@@ -71,5 +71,5 @@ def test_where_the_right_one_stands() -> None:
     assert score("B", "10 m/s", choices=CHOICES) == 1
     assert score("B", 1, choices=CHOICES) == 1
     assert score("B", "B", choices={"A": "x", "B": "y"}) == 1
-    with pytest.raises(RewardError, match="sample 3 .* neither a letter nor one of the choices"):
+    with pytest.raises(RewardError, match=r"sample 3 .* neither a letter nor one of the choices"):
         score("B", "20 m/s", choices=CHOICES)

@@ -107,5 +107,5 @@ def test_cases_in_other_forms(tests: object) -> None:
 
 @pytest.mark.parametrize("tests", [[{"in": 1}], "f(1)", "[]", 7, {"inputs": ["1"], "outputs": []}])
 def test_tests_that_any_program_would_pass_name_the_sample(tests: object) -> None:
-    with pytest.raises(RewardError, match="sample 3 .*tests are a list of"):
+    with pytest.raises(RewardError, match=r"sample 3 .*tests are a list of"):
         verdict("print(1)", tests)

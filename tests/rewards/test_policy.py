@@ -58,6 +58,6 @@ def test_a_group_fails_as_one() -> None:
 @pytest.mark.parametrize("reward", [None, float("nan"), {"wrong": 1}])
 def test_a_mistake_is_no_failure(reward: object) -> None:
     args = args_of("returns", rm_failure_policy="drop", rm_retries=3, reward_key="right")
-    with pytest.raises(RewardError, match="sample 3 .*the reward") as error:
+    with pytest.raises(RewardError, match=r"sample 3 .*the reward") as error:
         asyncio.run(settle(args, [sample_of(metadata={"returns": reward})]))
     assert not isinstance(error.value, RewardFailure)

@@ -52,9 +52,7 @@ def different(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     def equal(x: Any, y: Any) -> bool:
         return torch.equal(x, y) if torch.is_tensor(x) else x == y
 
-    return sorted(
-        name for name in a.keys() | b.keys() if name not in a or name not in b or not equal(a[name], b[name])
-    )
+    return sorted(name for name in a.keys() | b.keys() if name not in a or name not in b or not equal(a[name], b[name]))
 
 
 def six_against_three_and_three(directory: str, out: str, cases: dict[str, list[str]]) -> dict[str, Any]:

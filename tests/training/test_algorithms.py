@@ -24,8 +24,7 @@ ONCE = {"micro_batch_size": 10, "rollouts": 1}
 TWICE = {"micro_batch_size": 10, "rollouts": 2}
 TWO_STEPS = {"micro_batch_size": 10, "rollouts": 1, "num_steps": 2}
 SAMPLES = [
-    replace(s, teacher=[-0.5 - i / 10] * s.response, train_metadata={"weight": 1.0 + i})
-    for i, s in enumerate(varied())
+    replace(s, teacher=[-0.5 - i / 10] * s.response, train_metadata={"weight": 1.0 + i}) for i, s in enumerate(varied())
 ]
 MASKED = [replace(s, mask=[0] * s.response) for s in SAMPLES]
 ESTIMATORS = {
@@ -241,9 +240,7 @@ def test_mismatch_can_be_measured_without_correcting(results, scored):
 
 
 def test_a_custom_correction_sees_whole_samples_and_its_masks_hold(results, scored):
-    losses = [
-        -s.sample.reward / 2 * torch.cat([torch.zeros(1), torch.ones(s.sample.response - 1)]) for s in scored
-    ]
+    losses = [-s.sample.reward / 2 * torch.cat([torch.zeros(1), torch.ones(s.sample.response - 1)]) for s in scored]
     step = first_step(results, "custom tis")
     assert step["train/pg_loss"] == close(mean_of_sample_means(scored, losses))
     ratios = [r.exp() for r in log_ratios(scored)]

@@ -49,9 +49,9 @@ def ours(checkpoints):
     return {name: torch.tensor(scores) for name, scores in results.items()}
 
 
-@pytest.mark.parametrize("model", ["dense", "moe"])
-def test_equal_transformers(model, checkpoints, ours):
-    torch.testing.assert_close(ours[model], of_transformers(checkpoints[model], varied()), atol=1e-5, rtol=0)
+@pytest.mark.parametrize("kind", ["dense", "moe"])
+def test_equal_transformers(kind, checkpoints, ours):
+    torch.testing.assert_close(ours[kind], of_transformers(checkpoints[kind], varied()), atol=1e-5, rtol=0)
 
 
 def test_of_logits_over_the_temperature(checkpoints, ours):

@@ -40,9 +40,7 @@ class Checkpoints(Section):
         " well, or a Hugging Face model, a reward model say.",
         derived="<load>/critic, but with --finetune; without --load the critic starts from --hf-checkpoint",
     )
-    ckpt_step: Index | None = option(
-        None, "The rollout whose checkpoint of --load is taken.", derived="the latest"
-    )
+    ckpt_step: Index | None = option(None, "The rollout whose checkpoint of --load is taken.", derived="the latest")
     allow_fresh_start: bool = option(
         False,
         "Start from --hf-checkpoint while --load has no checkpoint, instead of refusing. --ref-load allows it as well.",

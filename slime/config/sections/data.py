@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from slime.config.section import Count, FrozenDict, Hook, Index, Json, Paths, Positives, Section, Tokens, option, required
+from slime.config.section import (
+    Count,
+    FrozenDict,
+    Hook,
+    Index,
+    Json,
+    Paths,
+    Positives,
+    Section,
+    Tokens,
+    option,
+    required,
+)
 
 
 class Data(Section):

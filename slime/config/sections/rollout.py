@@ -113,7 +113,8 @@ class Reward(Section):
     )
     rm_judge_model: str = option("default", "Name that --rm-type judge asks for at --rm-url.")
     rm_judge_prompt: Path | None = option(
-        None, "File of the question put to the judge, with {prompt}, {response} and {label} in it. Unset: a built-in one."
+        None,
+        "File of the question put to the judge, with {prompt}, {response} and {label} in it. Unset: a built-in one.",
     )
     custom_rm_path: Hook | None = option(None, "async reward(args, sample) -> float | dict: replaces --rm-type.")
     rm_timeout: Seconds = option(300, "Longest that one reward by --custom-rm-path or --rm-url may take.")
