@@ -26,7 +26,8 @@ from slime.observe.terminal import Terminal, clean, seconds, shorten
 
 SHOWN = 5  # of the worst, and of the best; of the latest where there are many
 COLORS = {
-    State.ISSUED: "blue", State.GENERATING: "cyan", State.FINISHED: "yellow", State.TRAINED: "green", State.DROPPED: "red",
+    State.ISSUED: "blue", State.GENERATING: "cyan", State.FINISHED: "yellow", State.TRAINED: "green",
+    State.DROPPED: "red",
 }  # fmt: skip
 MEANINGS = {
     State.ISSUED: "handed out, or waiting to be",

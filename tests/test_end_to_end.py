@@ -1,7 +1,7 @@
 """train.py as a user runs it: real Ray, Megatron, SGLang and router, in processes of their own, on the `sort` task.
 
-The thresholds are those that all of 12 runs with different seeds passed with room to spare, and that neither a broken weight sync
-(rewards stay near .35 to .4) nor random rewards reach.
+The thresholds are those that all of 12 runs with different seeds passed with room to spare, and that neither a broken
+weight sync (rewards stay near .35 to .4) nor random rewards reach.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ def test_tensor_parallel_training_into_two_engines(grpo, tmp_path):
 
 
 def test_mixture_of_experts_against_a_reference(grpo, tmp_path):
-    """Experts divided between two ranks. Random rewards move the policy away from the reference, which it equals at first."""
+    """Experts divided between two ranks. Random rewards move the policy away from the reference, which it equals at
+    first."""
     model = make_tiny(tmp_path / "tiny", "sort", moe=True).model
     options = ["--hf-checkpoint", str(model), "--expert-model-parallel-size", "2", "--check-weight-update-equal"]
     reference = ["--ref-load", str(model), "--use-kl-loss", "--kl-loss-coef", "0.01", "--kl-loss-type", "low_var_kl"]
@@ -227,7 +228,8 @@ def test_dead_server_ends_the_run_as_its_cause(grpo, tmp_path, is_it, name):
 
 
 def test_killed_and_resumed_run_is_the_same_to_the_last_bit(sort, tmp_path):
-    """Weights, and what is logged from the first resumed step on; prompts are shuffled and don't fill an epoch evenly."""
+    """Weights, and what is logged from the first resumed step on; prompts are shuffled and don't fill an epoch
+    evenly."""
     options = [
         *("--config", "configs/tiny-sft.yaml", "--hf-checkpoint", str(sort.model), "--prompt-data", str(sort.sft)),
         *("--num-rollout", "9", "--rollout-batch-size", "96", "--num-steps-per-rollout", "2", "--lr-warmup-iters", "3"),

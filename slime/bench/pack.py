@@ -69,7 +69,8 @@ class PackReport:
         ]
         for r in self.rows:
             lines.append(
-                f"{r.ranks:6}  {r.samples:7}  {r.efficiency:6.1%} {r.efficiency_first_fit:6.1%}  {r.efficiency_bound:6.1%}"
+                f"{r.ranks:6}  {r.samples:7}  {r.efficiency:6.1%} {r.efficiency_first_fit:6.1%} "
+                f" {r.efficiency_bound:6.1%}"
                 f"  {r.imbalance:9.1e} {r.imbalance_first_fit:8.1%} {r.imbalance_bound:8.1%}   {r.seconds_100k:12.2f}"
             )
         verdict = "reached" if self.seconds_100k <= TARGET_S else "missed"
@@ -77,7 +78,8 @@ class PackReport:
             [
                 *lines,
                 "",
-                f"pack: efficiency at least {self.efficiency:.1%}, {self.ratio:.3f} of the best possible; 100,000 samples"
+                f"pack: efficiency at least {self.efficiency:.1%}, {self.ratio:.3f} of the best possible;"
+                " 100,000 samples"
                 f" planned in {self.seconds_100k:.2f} s at most (target {TARGET_S:g} s: {verdict})",
             ]
         )
@@ -106,7 +108,8 @@ def run(args: argparse.Namespace, options: list[str], console: Console) -> PackR
             rows.append(measure(rng, ranks, ranks * args.samples_per_rank, args.max_tokens))
     return PackReport(
         "pack",
-        f"lengths log-normal around {MEDIAN}, cut at {LENGTHS[0]} and {LENGTHS[1]}; micro-batches of {args.max_tokens} tokens",
+        f"lengths log-normal around {MEDIAN}, cut at {LENGTHS[0]} and {LENGTHS[1]}; micro-batches of"
+        f" {args.max_tokens} tokens",
         rows,
         efficiency=min(row.efficiency for row in rows),
         imbalance=max(row.imbalance for row in rows),

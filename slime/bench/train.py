@@ -57,7 +57,8 @@ class TrainReport:
                 self.setup,
                 "",
                 f"a step, bare Megatron-core  {self.seconds_bare:8.3f} s",
-                f"a step, slime               {self.seconds:8.3f} s   losses differ by {self.loss_difference:.1e} at most",
+                f"a step, slime               {self.seconds:8.3f} s   losses differ by"
+                f" {self.loss_difference:.1e} at most",
                 f"the same samples padded     {self.seconds_padded:8.3f} s   {speedup}",
                 f"tokens a second             {self.tokens_per_s:8.0f}",
                 f"TFLOP/s of a device         {self.tflops:8.3f}     "

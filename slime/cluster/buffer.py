@@ -1,4 +1,5 @@
-"""The data buffer as an actor: hands out prompt groups, takes back unfinished ones, and keeps the ledger of them, for all processes."""
+"""The data buffer as an actor: hands out prompt groups, takes back unfinished ones, and keeps the ledger of them, for
+all processes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class BufferActor:
     buffer: DataBuffer
 
     def open(self, config: Config) -> int:
-        """Reads the prompts; returns their number. Not in the constructor, so that bad data is an error and no dead actor."""
+        """Reads the prompts; returns their number. Not in the constructor, so that bad data is an error and no dead
+        actor."""
         source = open_source(config)
         self.buffer = DataBuffer(
             source,
@@ -75,8 +77,13 @@ class BufferActor:
 class Buffer:
     """The actor as what rollout functions are given, a DataSource and a Journal. Picklable.
 
+<<<<<<< HEAD
     What a Journal is told nobody waits for at once: what was refused is raised by a later call, at the end of the rollout at the
     latest. How long callers were held up is a metric of the rollout. The driver's methods return references.
+=======
+    What a Journal is told nobody waits for at once: what was refused is raised by a later call, at the end of the
+    rollout at the latest. The driver's methods return references.
+>>>>>>> d36c49e (Keep lines within 120 columns)
     """
 
     def __init__(self, actor: ray.actor.ActorHandle) -> None:

@@ -58,8 +58,8 @@ class Engines:
         for index, places in enumerate(placement.engines):
             if len({place.node for place in places}) > 1:
                 raise PlacementError(
-                    f"engine {index} would span nodes, which is not supported yet: choose a --rollout-num-gpus-per-engine of at "
-                    "most --num-gpus-per-node"
+                    f"engine {index} would span nodes, which is not supported yet: choose a"
+                    " --rollout-num-gpus-per-engine of at most --num-gpus-per-node"
                 )
         self.actors = []
         for index, places in enumerate(placement.engines):

@@ -3,8 +3,8 @@
 `plan` is arithmetic on numbers of devices; `place` reserves what a plan asks for and finds out where it is.
 
 Invariants:
-- A bundle is what must share a node: the training devices of one node, the critic's of one node where it has its own, or
-  the devices of one engine (of each of its nodes, if it spans several). Ray never splits a bundle.
+- A bundle is what must share a node: the training devices of one node, the critic's of one node where it has its own,
+  or the devices of one engine (of each of its nodes, if it spans several). Ray never splits a bundle.
 - The placement group holds every device; actors ask Ray for none, and are told theirs by CUDA_VISIBLE_DEVICES. Nobody
   else decides.
 - Training ranks are ordered by node, so that neighbouring ranks, and with them tensor-parallel groups, share a node.

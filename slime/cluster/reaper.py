@@ -9,8 +9,8 @@ Invariants:
   does, or if it descends from one that does. Only processes of this user are looked at, and a process is identified and
   signalled through one pidfd, so that a reused pid is never hit.
 - A file in /dev/shm belongs to the run if one of its processes had it mapped, or if its name carries the pid of one. It
-  is removed only when no living process has it mapped or open. What cannot be known: a file whose name says nothing, and
-  whose owner dies before the next look (a tenth of a second), stays.
+  is removed only when no living process has it mapped or open. What cannot be known: a file whose name says nothing,
+  and whose owner dies before the next look (a tenth of a second), stays.
 - A run is alive as long as its record is locked. Driver and reaper both hold the lock, which the kernel drops with the
   process: no pid is ever compared. Remains are cleared only under the exclusive lock.
 - Standard library only, and nothing from this package: it starts in 20 ms and depends on nothing that can break.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 NOT_YET = frozenset(
     """
-    offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files update-weight-delta-encoding
+    offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files
+    update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
     update-weights-interval
     custom-model-provider-path

@@ -91,7 +91,8 @@ def _critic(c: Config, model: Architecture | None) -> Iterator[str]:
         where = "on devices of their own, while the policy trains"
     yield f"{_n(ranks, 'rank')}, divided as the policy is, {where}; from {c.critic_load or c.hf_checkpoint}"
     first = f"; alone in the first {_n(c.num_critic_only_steps, 'rollout')}" if c.num_critic_only_steps else ""
-    yield f"learning rate {c.critic_lr:g}, values clipped at {c.value_clip:g}; gamma {c.gamma:g}, lambda {c.lambd:g}{first}"
+    rates = f"learning rate {c.critic_lr:g}, values clipped at {c.value_clip:g}"
+    yield f"{rates}; gamma {c.gamma:g}, lambda {c.lambd:g}{first}"
 
 
 def _engines(c: Config, model: Architecture | None) -> Iterator[str]:

@@ -71,7 +71,8 @@ class History:
 
     def drops(self) -> list[Drop]:
         """The most frequent reason first."""
-        query = "SELECT reason, COUNT(*), MAX(since) FROM samples WHERE state = 'dropped' GROUP BY reason ORDER BY 2 DESC, 1"
+        dropped = "SELECT reason, COUNT(*), MAX(since) FROM samples WHERE state = 'dropped'"
+        query = f"{dropped} GROUP BY reason ORDER BY 2 DESC, 1"
         latest = "SELECT id FROM samples WHERE state = 'dropped' AND reason = ? ORDER BY since DESC, id LIMIT ?"
         return [Drop(*row, [id for (id,) in self._rows(latest, row[0], EXAMPLES)]) for row in self._rows(query)]
 

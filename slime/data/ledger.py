@@ -93,8 +93,8 @@ class RolledBack:
 
     def __str__(self) -> str:
         return (
-            f"rolled back: {self.untrained} samples that were trained on after the checkpoint count as not trained; they and"
-            f" {self.under_way} that were under way are issued again"
+            f"rolled back: {self.untrained} samples that were trained on after the checkpoint count as not trained;"
+            f" they and {self.under_way} that were under way are issued again"
         )
 
 
@@ -239,8 +239,8 @@ class Ledger:
         found = self._db.execute("SELECT token, change FROM checkpoints WHERE rollout = ?", (rollout_id,)).fetchone()
         if found is None or found[0] != token:
             raise LedgerError(
-                f"{self.path} does not know the checkpoint of rollout {rollout_id}, so it is the ledger of another run: name a new"
-                " directory (--run-name), whose ledger will begin with this checkpoint"
+                f"{self.path} does not know the checkpoint of rollout {rollout_id}, so it is the ledger of another run:"
+                " name a new directory (--run-name), whose ledger will begin with this checkpoint"
             )
         return found[1]
 
@@ -340,8 +340,9 @@ def _illegal(entry: Entry, state: State) -> str:
         return f"sample {entry.id} was never issued, so it can't be {state}"
     more = entry.reason or (None if entry.rollout is None else f"rollout {entry.rollout}")
     return (
-        f"sample {entry.id} is {entry.state}{f' ({more})' if more else ''}, so it can't be {state}: a data source must give each"
-        " sample a number of its own (or None) as Sample.index, and a rollout function may return or put back each only once"
+        f"sample {entry.id} is {entry.state}{f' ({more})' if more else ''}, so it can't be {state}: a data source must"
+        " give each sample a number of its own (or None) as Sample.index, and a rollout function may return or put"
+        " back each only once"
     )
 
 

@@ -119,7 +119,7 @@ class EngineServer(ServerProcess):
     def _cpu_environment(self) -> dict[str, str]:
         cores = sorted(os.sched_getaffinity(0))
         chosen = {
-            "TORCHDYNAMO_DISABLE": "1",  # SGLang compiles small functions of TP > 1: seconds each, and a C++ compiler needed
+            "TORCHDYNAMO_DISABLE": "1",  # else SGLang compiles small functions of TP > 1, seconds each, in C++
             "OMP_NUM_THREADS": "1",  # more threads than free cores make it many times slower
             # Asked for when there are more ranks than NUMA nodes.
             "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(cores[rank % len(cores)]) for rank in range(self.tp_size)),

@@ -66,8 +66,8 @@ class Decoder(Family):
             yield f"hidden_act is {c['hidden_act']!r}, but only 'silu' is supported"
         if c.get("quantization_config") and not self.fp8_block:
             yield (
-                "the weights are quantised (quantization_config) and not in fp8 with a scale for each block; start from "
-                "an unquantised checkpoint"
+                "the weights are quantised (quantization_config) and not in fp8 with a scale for each block; start"
+                " from an unquantised checkpoint"
             )
 
     @property

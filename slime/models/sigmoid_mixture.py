@@ -48,8 +48,8 @@ class SigmoidMixture(Decoder):
         if self.has_groups and c["num_experts_per_tok"] // c["topk_group"] != 2:
             # transformers and SGLang rank a group by its two best experts.
             yield (
-                f"num_experts_per_tok {c['num_experts_per_tok']} with topk_group {c['topk_group']}: Megatron would rank "
-                f"a group of experts by its {c['num_experts_per_tok'] // c['topk_group']} best ones instead of 2"
+                f"num_experts_per_tok {c['num_experts_per_tok']} with topk_group {c['topk_group']}: Megatron would rank"
+                f" a group of experts by its {c['num_experts_per_tok'] // c['topk_group']} best ones instead of 2"
             )
 
     @property

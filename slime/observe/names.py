@@ -136,8 +136,16 @@ PERF = (
     Metric(f"perf/request/e2e_latency/{STATISTIC}", "s", "of a request, as the engine measures it"),
     Metric(f"perf/request/queue_time/{STATISTIC}", "s", "the part of it before the engine took it up"),
     Metric("perf/actor_train_tok_per_s", "tokens/s", "tokens trained on a second of `actor_train_time`"),
-    Metric("perf/{actor_train|log_probs|ref_log_probs|teacher_log_probs}_tflops", "TFLOP/s", "of one training device, in that part"),
-    Metric("perf/actor_train_mfu", "share", "`actor_train_tflops` of what the device could do at most, by its data sheet or as measured"),
+    Metric(
+        "perf/{actor_train|log_probs|ref_log_probs|teacher_log_probs}_tflops",
+        "TFLOP/s",
+        "of one training device, in that part",
+    ),
+    Metric(
+        "perf/actor_train_mfu",
+        "share",
+        "`actor_train_tflops` of what the device could do at most, by its data sheet or as measured",
+    ),
     Metric("perf/update_weights_wire_bytes", "bytes", "sent by one weight update"),
 )  # fmt: skip
 

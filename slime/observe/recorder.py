@@ -109,8 +109,9 @@ class Recorder:
         if difference > SUSPICIOUS_DIFFERENCE and not self._doubted:
             self._doubted = True
             self.console.warn(
-                f"rollout {rollout_id}: trainer and engine give a sampled token log-probs that differ by {difference:.2g} on"
-                " average: they do not run the same weights. --check-weight-update-equal tells whether the update is at fault."
+                f"rollout {rollout_id}: trainer and engine give a sampled token log-probs that differ by"
+                f" {difference:.2g} on average: they do not run the same weights. --check-weight-update-equal tells"
+                " whether the update is at fault."
             )
 
     def eval(self, step: int, evaluate: Callable[[int], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:

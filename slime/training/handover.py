@@ -25,8 +25,8 @@ def distribute(values_R: np.ndarray, batches: Sequence[MicroBatch], field: str) 
     lengths = [len(batch.mask_R) for batch in batches]
     if len(values_R) != sum(lengths):
         raise ValueError(
-            f"{field.removesuffix('_R')} of {len(values_R)} response tokens came from the rank whose place is this one's,"
-            f" which has {sum(lengths)}: policy and critic must be divided alike"
+            f"{field.removesuffix('_R')} of {len(values_R)} response tokens came from the rank whose place is this"
+            f" one's, which has {sum(lengths)}: policy and critic must be divided alike"
         )
     of_batches = torch.from_numpy(values_R.copy()).split(lengths)
     for batch, of_batch in zip(batches, of_batches, strict=True):

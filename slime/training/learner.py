@@ -160,7 +160,8 @@ class Learner:
             sums, figures = optimizer_step(self.model, batches, self.loss, self.scoring, compare=compare)
         except Exception as error:
             error.add_note(
-                f"in rollout {prepared.rollout_id}, optimizer step {index} of it, on {self.noun} rank {self.parallel.rank}"
+                f"in rollout {prepared.rollout_id}, optimizer step {index} of it, on {self.noun} rank"
+                f" {self.parallel.rank}"
             )
             raise
         names = self.loss.names(compare=compare)

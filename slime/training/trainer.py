@@ -74,8 +74,8 @@ class Trainer(Learner):
             values_R: what the critic's rank of the same place returned from its `prepare`.
 
         Returns:
-            What a critic is fitted to: returns of this rank's response tokens, float32 [R]; None without a critic, and on
-            all but the last pipeline stage.
+            What a critic is fitted to: returns of this rank's response tokens, float32 [R]; None without a critic, and
+            on all but the last pipeline stage.
         """
         if not batch.steps:
             raise ValueError(f"rollout {rollout_id} has no samples to train on")

@@ -100,7 +100,7 @@ class BroadcastSync(WeightSync):
         return sent_bytes
 
     def _send_bucket(self, bucket: Bucket, version: str) -> None:
-        # Wide types first: the receiver views slices of one byte buffer, and each must start at a multiple of its item size.
+        # Wide types first: the receiver views slices of one byte buffer, each at a multiple of its item size.
         bucket = sorted(bucket, key=lambda named: -named[1].element_size())
         loaded = self.waiter.submit(
             call_all,

@@ -52,7 +52,8 @@ def _compare(engines: Sequence[EngineControl], arrived: list[list[dict]], expect
             if names:
                 more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
                 lines.append(
-                    f"{engine.name}, rank {rank}: {len(names)} of {len(wanted_sums)} tensors: {', '.join(names[:SHOWN])}{more}"
+                    f"{engine.name}, rank {rank}: {len(names)} of {len(wanted_sums)} tensors:"
+                    f" {', '.join(names[:SHOWN])}{more}"
                 )
     if lines:
         raise WeightsDiffer("the weight update did not bring the trainers' weights to\n  " + "\n  ".join(lines))

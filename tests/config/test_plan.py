@@ -63,7 +63,7 @@ def plan(*argv: str) -> str:
         ("--use-opd --opd-type megatron --opd-teacher-load big", "+ 1 x what the teacher says (big)"),
         ("--loss-type custom_loss --custom-loss-function-path my.loss", "Loss my.loss; mean over"),
         ("--debug-rollout-only", "Training none"),
-        ("--save-hf out/{rollout_id} --save-interval 5", "exported to out/{rollout_id} at the end, and every 5 rollouts"),
+        ("--save-hf out/{rollout_id} --save-interval 5", "exported to out/{rollout_id} at the end, and every 5"),
         ("--save out --save-keep 2", "checkpoints in out at the end; 2 are kept"),
         ("--load out --allow-fresh-start", "starts anew, for out has no checkpoint yet"),
         (

@@ -55,7 +55,7 @@ BROKEN = [
     ),
     ("--advantage-estimator ppo --critic-save out", "--critic-save: nothing could go on from a critic alone"),
     ("--advantage-estimator ppo --save out --critic-save out", "--critic-save: is --save itself"),
-    ("--advantage-estimator ppo --save out --save-keep 1", "--save-keep: 1 leaves no rollout of which policy and critic"),
+    ("--advantage-estimator ppo --save out --save-keep 1", "--save-keep: 1 leaves no rollout of which"),
     ("--loss-type custom_loss", "--loss-type custom_loss: needs a function"),
     ("--loss-type custom_loss --custom-loss-function-path a.b --log-probs-chunk-size 9", "is given all logits"),
     ("--custom-loss-function-path a.b", "is not used by --loss-type policy_loss"),
@@ -125,7 +125,8 @@ def test_a_broken_rule_is_one_problem(options, message):
         "--use-kl-loss --kl-loss-coef 0.1 --ref-load model --ref-update-interval 5",
         "--advantage-estimator reinforce_plus_plus --normalize-advantages --gamma 0.9",
         "--loss-type custom_loss --custom-loss-function-path a.b --disable-compute-advantages-and-returns",
-        "--advantage-estimator ppo --gamma 0.99 --lambd 0.95 --critic-num-nodes 1 --num-critic-only-steps 3 --value-clip 1",
+        "--advantage-estimator ppo --gamma 0.99 --lambd 0.95 --critic-num-nodes 1 --num-critic-only-steps 3"
+        " --value-clip 1",
         "--advantage-estimator ppo --save out --load out --save-keep 2",
         "--use-rollout-logprobs --get-mismatch-metrics --custom-tis-function-path a.b",
         "--use-opd --opd-type megatron --opd-teacher-load model",

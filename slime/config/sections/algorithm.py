@@ -28,9 +28,9 @@ class Algorithm(Section):
         "grpo",
         "grpo: reward against the mean of the group (arXiv:2402.03300). gspo: the same, with the probability ratio of"
         " the whole sample (2507.18071). cispo: the same, with the clipped ratio as a weight (2506.13585). rloo:"
-        " against the mean of the others (2402.14740). reinforce_plus_plus: discounted return of each token (2501.03262);"
-        " ..._baseline: reward less the mean of the group. ppo: generalised advantage estimation against the values of a"
-        " critic (1707.06347, 1506.02438).",
+        " against the mean of the others (2402.14740). reinforce_plus_plus: discounted return of each token"
+        " (2501.03262); ..._baseline: reward less the mean of the group. ppo: generalised advantage estimation"
+        " against the values of a critic (1707.06347, 1506.02438).",
     )
     gamma: Fraction = option(1.0, "Discount of a reward for each token before it; for reinforce_plus_plus and ppo.")
     eps_clip: ClipRange = option(0.2, "The probability ratio has no further effect below 1 - eps-clip.")

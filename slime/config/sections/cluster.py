@@ -23,8 +23,8 @@ class Cluster(Section):
     )
     critic_num_gpus_per_node: Count | None = option(
         None,
-        "Training devices of the critic on each of these nodes. It has as many as the policy: on devices of its own it is"
-        " trained at the same time. Both unset: it shares those of the policy, in turns.",
+        "Training devices of the critic on each of these nodes. It has as many as the policy: on devices of its own"
+        " it is trained at the same time. Both unset: it shares those of the policy, in turns.",
         derived="--actor-num-gpus-per-node, if --critic-num-nodes is given",
     )
     rollout_num_gpus: Index | None = option(

@@ -26,7 +26,8 @@ class Data(Section):
     prompt_data: Paths = option((), "Prompt files; together they are one set, unless --prompt-data-weights.")
     prompt_data_weights: Positives = option(
         (),
-        "One number a prompt file: prompts are drawn from the files in this proportion, each file epoch after epoch by itself.",
+        "One number a prompt file: prompts are drawn from the files in this proportion, each file epoch after epoch"
+        " by itself.",
     )
     data_source_path: Hook | None = option(
         None, "Class with get_samples, add_samples, save and load that replaces the prompt files."
@@ -76,6 +77,6 @@ class Batches(Section):
     )
     balance_by_flops: bool = option(
         False,
-        "Divide them by floating-point operations instead, to which long samples add more than their tokens say; implies"
-        " --balance-data.",
+        "Divide them by floating-point operations instead, to which long samples add more than their tokens say;"
+        " implies --balance-data.",
     )

@@ -19,8 +19,8 @@ class Model(Section):
     )
     ref_load: Path | None = option(
         None,
-        "The reference model of the KL loss, which is never updated: a Hugging Face directory, or one of checkpoints, of"
-        " which the latest is taken.",
+        "The reference model of the KL loss, which is never updated: a Hugging Face directory, or one of checkpoints,"
+        " of which the latest is taken.",
     )
     ref_ckpt_step: Index | None = option(None, "Rollout whose checkpoint of --ref-load is taken.", derived="the latest")
 

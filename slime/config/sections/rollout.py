@@ -121,8 +121,8 @@ class Reward(Section):
     rm_retries: Index = option(0, "How often a reward is asked for again when its function raised or took too long.")
     rm_failure_policy: Literal["stop", "zero", "drop"] = option(
         "stop",
-        "When a reward is not had after all tries: stop the run, take it as 0, or drop the sample from training and from"
-        " its group's mean. Counted in rollout/reward_failures.",
+        "When a reward is not had after all tries: stop the run, take it as 0, or drop the sample from training and"
+        " from its group's mean. Counted in rollout/reward_failures.",
     )
     group_rm: bool = option(False, "Give --custom-rm-path all samples of a prompt at once; it returns a list.")
     reward_key: str | None = option(None, "Key of the reward to train on, where the reward is a dict.")
