@@ -293,7 +293,11 @@ def test_the_critic_comes_to_know_what_is_earned(ppo):
 def test_the_policy_waits_for_its_critic(ppo):
     """The first three rollouts are the critic's alone; the engines then have the weights that they began with."""
     rows = read_metrics(ppo / "run")
-    assert [row["rollout/step"] for row in rows if "perf/step_time" in row and "perf/actor_train_time" not in row] == [0, 1, 2]
+    assert [row["rollout/step"] for row in rows if "perf/step_time" in row and "perf/actor_train_time" not in row] == [
+        0,
+        1,
+        2,
+    ]
     assert [int(row["train/step"]) for row in rows if "train/loss" in row] == list(range(30 * 4))
     assert [int(row["critic-train/step"]) for row in rows if "critic-train/loss" in row] == list(range(33 * 4))
     assert max(column(ppo / "run", "train/train_rollout_logprob_abs_diff_max")) < 1e-4
@@ -305,7 +309,10 @@ def test_policy_and_critic_are_resumed_together_to_the_last_bit(ppo, ppo_options
     saved = str(tmp_path / "checkpoints")
     replay = ["--load-debug-rollout-data", str(ppo / "{rollout_id}.jsonl"), "--num-rollout", "5"]
     replay += ["--no-colocate", "--actor-num-gpus-per-node", "1", "--critic-num-gpus-per-node", "1"]
-    for path, options in {whole: ["--save", saved, "--save-interval", "3"], resumed: ["--load", saved, "--ckpt-step", "2"]}.items():
+    for path, options in {
+        whole: ["--save", saved, "--save-interval", "3"],
+        resumed: ["--load", saved, "--ckpt-step", "2"],
+    }.items():
         path.mkdir()
         train(path, *ppo_options, *replay, *options)
     for prefix, first in {"train": 0, "critic-train": 12}.items():

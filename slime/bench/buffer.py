@@ -1,9 +1,11 @@
-"""buffer: how fast finished samples reach the training ranks, through batches in the object store, and what the ledger costs.
+"""buffer: how fast finished samples reach the training ranks, through batches in the object store, and what the ledger
+costs.
 
-The rollout actor, the data buffer, its ledger and the references are those of a run; a rollout function takes the place of the
-engines, and readers that of the training ranks. Timed is from when the function has returned the samples until every reader has its
-batch: rewards, division among ranks, arrays, ledger, object store, metrics. Beside it, bare: Ray's object store alone, with arrays
-of the same size that are there already. Bytes are those that training reads: 4 a token, a log-probability, a mask entry.
+The rollout actor, the data buffer, its ledger and the references are those of a run; a rollout function takes the place
+of the engines, and readers that of the training ranks. Timed is from when the function has returned the samples until
+every reader has its batch: rewards, division among ranks, arrays, ledger, object store, metrics. Beside it, bare: Ray's
+object store alone, with arrays of the same size that are there already. Bytes are those that training reads: 4 a token,
+a log-probability, a mask entry.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ FINISHED_AT = "bench/finished_at"
 
 @dataclass(frozen=True)
 class BufferReport:
-    """Medians of the rounds. `ratio` is that of our GB/s to the bare object store's; `ledger_ms_per_step`: what all calls of one
-    rollout for the ledger take of the caller's time; `driver_mb_growth`: over these rounds."""
+    """Medians of the rounds. `ratio` is that of our GB/s to the bare object store's; `ledger_ms_per_step`: what all
+    calls of one rollout for the ledger take of the caller's time; `driver_mb_growth`: over these rounds."""
 
     bench: str
     setup: str
@@ -64,7 +66,8 @@ class BufferReport:
             [
                 self.setup,
                 "",
-                f"hand-over             {self.gb_per_s:8.2f} GB/s    {self.samples_per_s:,.0f} samples/s, {self.seconds:.3f} s in all",
+                f"hand-over             {self.gb_per_s:8.2f} GB/s    {self.samples_per_s:,.0f} samples/s,"
+                f" {self.seconds:.3f} s in all",
                 f"object store alone    {self.bare_gb_per_s:8.2f} GB/s    ratio {self.ratio:.3f}",
                 f"memory of the driver  {self.driver_mb_growth:+8.1f} MB",
                 f"ledger                {self.ledger_ms_per_step:8.1f} ms      of callers' time a step,"
@@ -80,10 +83,16 @@ class BufferReport:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=count, default=4096, metavar="N", help=f"a multiple of {GROUP} [4096]")
-    parser.add_argument("--tokens", type=count, default=8192, metavar="N", help="of a sample, prompt and response [8192]")
+    parser.add_argument(
+        "--tokens", type=count, default=8192, metavar="N", help="of a sample, prompt and response [8192]"
+    )
     parser.add_argument("--ranks", type=count, default=4, metavar="N", help="data-parallel ranks [4]")
-    parser.add_argument("--rounds", type=count, default=5, metavar="N", help=f"measured ones, after {WARM_UP} that are not [5]")
-    parser.add_argument("--lists", action="store_true", help="tokens in Python lists, as users' own generate functions make them")
+    parser.add_argument(
+        "--rounds", type=count, default=5, metavar="N", help=f"measured ones, after {WARM_UP} that are not [5]"
+    )
+    parser.add_argument(
+        "--lists", action="store_true", help="tokens in Python lists, as users' own generate functions make them"
+    )
 
 
 def run(args: argparse.Namespace, options: list[str], console: Console) -> BufferReport:
@@ -124,7 +133,8 @@ class Prompts:
     def get_samples(self, n: int) -> list[list[Sample]]:
         first, self.next_group = self.next_group, self.next_group + n
         return [
-            [Sample(group_index=g, index=g * GROUP + k, tokens=[1]) for k in range(GROUP)] for g in range(first, first + n)
+            [Sample(group_index=g, index=g * GROUP + k, tokens=[1]) for k in range(GROUP)]
+            for g in range(first, first + n)
         ]
 
     def add_samples(self, groups: list[list[Sample]]) -> None: ...
@@ -137,7 +147,9 @@ class Prompts:
         return 1
 
 
-def finished_samples(args: Config, rollout_id: int, data_source: Buffer, evaluation: bool = False) -> RolloutFnTrainOutput:
+def finished_samples(
+    args: Config, rollout_id: int, data_source: Buffer, evaluation: bool = False
+) -> RolloutFnTrainOutput:
     """--rollout-function-path: tells the ledger what the default one tells it, and has everything finished at once."""
     groups = data_source.get_samples(args.rollout_batch_size)
     rng = np.random.default_rng(rollout_id)
@@ -213,8 +225,8 @@ class Ends:
         taken = median(seconds[WARM_UP:])
         return BufferReport(
             "buffer",
-            f"{args.samples} samples of {args.tokens} tokens in {'lists' if args.lists else 'arrays'}, to {args.ranks} ranks:"
-            f" {num_bytes / 1e6:.0f} MB",
+            f"{args.samples} samples of {args.tokens} tokens in {'lists' if args.lists else 'arrays'}, to {args.ranks}"
+            f" ranks: {num_bytes / 1e6:.0f} MB",
             gb_per_s=num_bytes / taken / 1e9,
             samples_per_s=args.samples / taken,
             seconds=taken,

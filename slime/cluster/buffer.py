@@ -77,13 +77,9 @@ class BufferActor:
 class Buffer:
     """The actor as what rollout functions are given, a DataSource and a Journal. Picklable.
 
-<<<<<<< HEAD
-    What a Journal is told nobody waits for at once: what was refused is raised by a later call, at the end of the rollout at the
-    latest. How long callers were held up is a metric of the rollout. The driver's methods return references.
-=======
     What a Journal is told nobody waits for at once: what was refused is raised by a later call, at the end of the
-    rollout at the latest. The driver's methods return references.
->>>>>>> d36c49e (Keep lines within 120 columns)
+    rollout at the latest. How long callers were held up is a metric of the rollout. The driver's methods return
+    references.
     """
 
     def __init__(self, actor: ray.actor.ActorHandle) -> None:

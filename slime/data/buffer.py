@@ -207,7 +207,9 @@ class DataBuffer:
 
     def _discard(self, groups: list[Group]) -> None:
         ids = dict.fromkeys(sample.index for group in groups for member in group for sample in _parts(member))
-        self.ledger.drop([id for id in ids if self.ledger.state_of(id) is not None], "discarded by --buffer-filter-path")
+        self.ledger.drop(
+            [id for id in ids if self.ledger.state_of(id) is not None], "discarded by --buffer-filter-path"
+        )
 
     def _own(self) -> int:
         self._next_own -= 1

@@ -22,7 +22,9 @@ class Outcome:
     removed: str | None = None  # why it is not trained on, though it is in a batch
 
 
-def outcomes(samples: Iterable[tuple[Sample, float | None]], reasons: Iterable[str | None] | None = None) -> list[Outcome]:
+def outcomes(
+    samples: Iterable[tuple[Sample, float | None]], reasons: Iterable[str | None] | None = None
+) -> list[Outcome]:
     """Of samples with their rewards. `reasons`: why each is removed, or None. A sample is removed when all of its parts
     are."""
     samples = list(samples)
@@ -36,7 +38,9 @@ def outcomes(samples: Iterable[tuple[Sample, float | None]], reasons: Iterable[s
 
 def _whole(sample: Sample, reward: float | None, reason: str | None) -> Outcome:
     versions = tuple(map(str, sample.weight_versions))
-    return Outcome(sample.index, sample.group_index, len(sample.tokens), sample.response_length, reward, versions, reason)
+    return Outcome(
+        sample.index, sample.group_index, len(sample.tokens), sample.response_length, reward, versions, reason
+    )
 
 
 def _of_parts(parts: Sequence[tuple[Sample, float | None, str | None]]) -> Outcome:

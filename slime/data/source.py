@@ -162,10 +162,14 @@ class PromptSource:
         groups = self._buffer_filter(self._returned, n) if before else []
         chosen = list(map(id, groups))
         if len(chosen) > n or len(set(chosen)) < len(chosen) or not set(chosen) <= set(map(id, before)):
-            raise DataError(f"{BUFFER_FILTER} returned {len(groups)} groups; asked for at most {n}, each once, of its buffer")
+            raise DataError(
+                f"{BUFFER_FILTER} returned {len(groups)} groups; asked for at most {n}, each once, of its buffer"
+            )
         left = set(map(id, self._returned))
         if twice := left & set(chosen):
-            raise DataError(f"{BUFFER_FILTER} left {len(twice)} groups that it returned in the buffer: take them out of it")
+            raise DataError(
+                f"{BUFFER_FILTER} left {len(twice)} groups that it returned in the buffer: take them out of it"
+            )
         self._discarded += [group for group in before if id(group) not in left.union(chosen)]
         return groups
 

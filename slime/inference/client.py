@@ -48,8 +48,8 @@ class Generation:
 
     `weight_versions` are spans (version, number of tokens) in order: which weights made which tokens. `meta` is the
     engine's `meta_info` without the log-probs, for what has no field here. `routed_experts`, int32, has a row for each
-    token of prompt and response but the last, all layers in it; None unless `return_routed_experts` was asked for. Times are in seconds, and None where the
-    engine doesn't measure them (`queue_time` needs --sglang-enable-metrics).
+    token of prompt and response but the last, all layers in it; None unless `return_routed_experts` was asked for.
+    Times are in seconds, and None where the engine doesn't measure them (`queue_time` needs --sglang-enable-metrics).
     """
 
     tokens: list[int]
@@ -139,9 +139,9 @@ class GenerateClient:
         `sampling_params` and `options` are SGLang's (`rid`, `return_routed_experts` ...; `ignore_eos` ignores stop
         tokens, too). `session` keeps requests on one engine. `seeds`, one a sample, make sampling repeatable on an
         engine with --sglang-enable-deterministic-inference, which SGLang has on GPUs only; others ignore them. A
-        request has one seed, so that each sample becomes a request then. `wanted` is asked whenever the request is about
-        to be sent: while it waits for its turn, or for another try, it may have become useless. It comes back empty then,
-        with the finish reason "abort".
+        request has one seed, so that each sample becomes a request then. `wanted` is asked whenever the request is
+        about to be sent: while it waits for its turn, or for another try, it may have become useless. It comes back
+        empty then, with the finish reason "abort".
 
         Raises:
             RequestError: refused. InferenceError: not done by the deadline.
@@ -151,7 +151,8 @@ class GenerateClient:
                 raise ValueError(f"{n} samples need {n} seeds, got {len(seeds)}")
             seeded = [{**sampling_params, "sampling_seed": seed} for seed in seeds]
             samples = [
-                asyncio.ensure_future(self.generate(input_ids, p, session=session, wanted=wanted, **options)) for p in seeded
+                asyncio.ensure_future(self.generate(input_ids, p, session=session, wanted=wanted, **options))
+                for p in seeded
             ]
             try:
                 return [sample for (sample,) in await asyncio.gather(*samples)]

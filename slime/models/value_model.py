@@ -18,7 +18,8 @@ SCORE = "score.weight"
 
 
 def value_model(family: Family) -> Family:
-    """`family` with a value head. Its `output_layer.weight` is [1, hidden size], whole on every rank of the last stage."""
+    """`family` with a value head. Its `output_layer.weight` is [1, hidden size], whole on every rank of the last
+    stage."""
     return _with_value_head(type(family))(family.config)
 
 

@@ -114,7 +114,9 @@ CRITIC = (
 PERF = (
     Metric("perf/step_time", "s", "one step of the driver, everything in it"),
     Metric("perf/rollout_time", "s", "generation and rewards"),
-    Metric("perf/ledger_time", "s", "its part for telling the ledger, and for waiting until it has taken note of the batch"),
+    Metric(
+        "perf/ledger_time", "s", "its part for telling the ledger, and for waiting until it has taken note of the batch"
+    ),
     Metric("perf/train_wait_time", "s", "the trainers waited for a rollout"),
     Metric("perf/train_time", "s", "all of the training on one rollout"),
     Metric("perf/data_preprocess_time", "s", "its first part: from the batch to micro-batches of tensors"),

@@ -1,7 +1,7 @@
 """From the data source to a full batch: groups are asked for until enough of them are finished and pass the filter.
 
-Held: what was asked for is in the batch, put back into the data source, or dropped with a reason; when the batch is full
-the engines have nothing left to do for it. The batch is in the order in which the source handed its groups out.
+Held: what was asked for is in the batch, put back into the data source, or dropped with a reason; when the batch is
+full the engines have nothing left to do for it. The batch is in the order in which the source handed its groups out.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Collector:
         while len(self.passed) + len(self.under_way) < self.size:
             groups = await in_thread(self.source.get_samples, self.job.args.over_sampling_batch_size)
             if not groups:
-                raise RolloutError(f"the data source has no more groups, {len(self.passed)} of {self.size} are collected")
+                raise RolloutError(
+                    f"the data source has no more groups, {len(self.passed)} of {self.size} are collected"
+                )
             if self.job.journal is not None:
                 waiting = [member.index for group in groups for member in group if is_waiting(member)]
                 self.job.journal.generating(waiting, self.job.rollout_id)
@@ -111,7 +113,8 @@ class Collector:
         if len(self.refused) % (WARN_EVERY * self.size) == 0:
             log.warning(
                 "rollout %d: %s has dropped %d groups (%s), and %d of %d are collected", self.job.rollout_id,
-                self.job.args.dynamic_sampling_filter_path, len(self.refused), dict(self.dropped), len(self.passed), self.size,
+                self.job.args.dynamic_sampling_filter_path, len(self.refused), dict(self.dropped), len(self.passed),
+                self.size,
             )  # fmt: skip
 
     async def _filtered(self, filter_: Callable, group: Group) -> DynamicFilterOutput:

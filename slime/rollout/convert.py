@@ -148,9 +148,7 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
             )
             for micro_batches, (num_samples, num_tokens, num_wholes) in zip(rank.steps, sizes, strict=True)
         ],
-        **{
-            f"{name}_R": ragged(name, np.float32, response_lengths_N) if name in data else None for name in LOG_PROBS
-        },
+        **{f"{name}_R": ragged(name, np.float32, response_lengths_N) if name in data else None for name in LOG_PROBS},
         routed_experts_TLK=_experts(data, order) if EXPERTS in data else None,
         train_metadata=[data["train_metadata"][i] for i in order] if "train_metadata" in data else None,
     )

@@ -17,7 +17,8 @@ from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatt
 def generate_rollout(
     args: Config, rollout_id: int, data_source: DataSource, evaluation: bool = False
 ) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
-    """Collects --rollout-batch-size groups, or with `evaluation` samples all held-out sets, by this process's Generator.
+    """Collects --rollout-batch-size groups, or with `evaluation` samples all held-out sets, by this process's
+    Generator.
 
     The sample filter gets all samples of the batch in one list; the function for all samples gets all finished groups,
     those that the dynamic filter dropped, too.

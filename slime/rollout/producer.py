@@ -37,17 +37,11 @@ def open_source(config: Config) -> DataSource:
 class Producer:
     """Owns the Generator. Not made for several threads."""
 
-<<<<<<< HEAD
     def __init__(
         self, config: Config, source: DataSource, token: str | None = None, engines: Sequence[EngineControl] = ()
     ) -> None:
-        """`config` says where the router is, `token` is what it asks for, `engines` are those behind it; supervised training
-        and replays need none of them."""
-=======
-    def __init__(self, config: Config, source: DataSource, token: str | None = None) -> None:
-        """`config` says where the router is, `token` is what it asks for; supervised training and replays need
-        neither."""
->>>>>>> d36c49e (Keep lines within 120 columns)
+        """`config` says where the router is, `token` is what it asks for, `engines` are those behind it; supervised
+        training and replays need none of them."""
         self.config = config
         self.source = source
         self._rollout = load_hook("--rollout-function-path", config.rollout_function_path)

@@ -108,7 +108,7 @@ def build(
     optimizer_config = _optimizer_config(config, parallel)
     overrides = get_standard_config_overrides(optimizer_config)
     if family.has_value_head:
-        # In a group of its own: where one mixes float32 with bfloat16, Megatron saves the state of the wrong parameters.
+        # In a group of its own: of one that mixes float32 with bfloat16 Megatron saves the wrong parameters' state.
         overrides[ParamKey(name="*output_layer.weight")] = {"wd_mult": 1.0}
     optimizer = get_megatron_optimizer(optimizer_config, chunks, overrides, use_gloo_process_groups=False)
     transformer.grad_scale_func = optimizer.scale_loss

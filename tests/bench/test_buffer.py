@@ -10,7 +10,9 @@ from slime.bench.buffer import BufferReport
 
 
 def bench(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "slime.bench", "buffer", *words], capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-m", "slime.bench", "buffer", *words], capture_output=True, text=True, timeout=300
+    )
 
 
 def test_one_line_of_json_with_its_headlines() -> None:

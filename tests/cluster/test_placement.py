@@ -91,7 +91,9 @@ def test_every_plan_gives_each_part_its_devices_once(
     assert len(p.train) == len(set(p.train)) == nodes * train_per_node
     assert len(rollout) == len(set(rollout)) == engines * per_engine
     own = set(p.critic) - set(p.train)
-    assert p.critic == (p.train if critic == (0, 0) else p.critic) and len(own) == (critic[0] * critic[1] if critic else 0)
+    assert p.critic == (p.train if critic == (0, 0) else p.critic) and len(own) == (
+        critic[0] * critic[1] if critic else 0
+    )
     assert not own & set(rollout)
     assert set(p.train) | own | set(rollout) == seats, "a device is reserved and not used, or used and not reserved"
     assert len(set(p.train) & set(rollout)) == (min(len(p.train), len(rollout)) if colocate else 0)

@@ -80,9 +80,7 @@ def starts(policy, critic, *options):
     """The names of the checkpoints that the two start from."""
     argv = ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--load", str(policy), *options]
     config = load([*argv, "--advantage-estimator", "ppo", "--critic-load", str(critic)])
-    return tuple(
-        found and found.name for found in map(checkpoint_dir.to_load, (config, critic_config(config)))
-    )
+    return tuple(found and found.name for found in map(checkpoint_dir.to_load, (config, critic_config(config))))
 
 
 @pytest.fixture
@@ -104,7 +102,9 @@ def test_a_run_that_went_back_goes_on_from_where_it_got_to(tmp_path):
 
 def test_neither_starts_without_the_other(tmp_path):
     policy, critic = tmp_path / "policy", filled(tmp_path / "critic", 3, marker="3")
-    with pytest.raises(NoCheckpoint, match="have no checkpoint of the same rollout: there is no such directory, it holds"):
+    with pytest.raises(
+        NoCheckpoint, match="have no checkpoint of the same rollout: there is no such directory, it holds"
+    ):
         starts(policy, critic)
     assert starts(policy, critic, "--allow-fresh-start") == (None, None)
     filled(policy, 9, marker="9")
@@ -122,7 +122,8 @@ def test_a_critic_may_start_from_a_model_and_weights_alone_need_no_partner(both,
 
 
 def test_the_critics_trainer_has_its_own_weights_learning_rate_and_checkpoints(tmp_path):
-    argv = "--hf-checkpoint model --rollout-batch-size 4 --advantage-estimator ppo --critic-lr 0.1 --save out --load in".split()
+    argv = "--hf-checkpoint model --rollout-batch-size 4 --advantage-estimator ppo --save out --load in".split()
+    argv += ["--critic-lr", "0.1"]
     kl = ["--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load", "model", "--freeze-params-name-list", "embedding"]
     config = critic_config(load([*argv, *kl]))
     assert (config.hf_checkpoint, config.lr, config.save, config.load) == ("model", 0.1, "out/critic", "in/critic")

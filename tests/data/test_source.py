@@ -338,6 +338,8 @@ def test_how_far_it_has_come_is_a_metric():
     source = make(5, max_tokens=3)
     source.get_samples(7)
     assert source.metrics() == {"rollout/epoch": 2, "rollout/prompts_too_long": 2}
+
+
 def take_newest(buffer, n):
     return [buffer.pop() for _ in range(min(n, len(buffer)))]
 

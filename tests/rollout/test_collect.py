@@ -39,9 +39,7 @@ class Life:
         self.config = config.replace(sglang_router_ip=place[0], sglang_router_port=place[1])
         self.ledger = Ledger(path / "ledger.db")
         self.buffer = DataBuffer(open_source(config), self.ledger)
-        self.generator = Generator(
-            self.config, router and router.token, [] if engine is None else [engine.control]
-        )
+        self.generator = Generator(self.config, router and router.token, [] if engine is None else [engine.control])
 
     def collect(self, rollout_id: int = 0, **options: object) -> Collected:
         config = self.config.replace(**options)
@@ -59,7 +57,9 @@ class Life:
 def live(make_config: MakeConfig, tmp_path: Path) -> Iterator[Callable[..., Life]]:
     with ExitStack() as stack:
 
-        def begin(*more: str, router: Router | None = None, engine: EngineServer | None = None, **options: object) -> Life:
+        def begin(
+            *more: str, router: Router | None = None, engine: EngineServer | None = None, **options: object
+        ) -> Life:
             life = Life(make_config(*more, **options), tmp_path, router, engine)
             stack.callback(life.ledger.close)
             stack.callback(life.generator.close)
@@ -254,5 +254,7 @@ def test_without_partial_rollouts_an_aborted_sample_begins_anew(
     live: Callable[..., Life], router: Router, engine: EngineServer
 ) -> None:
     life = live(router=router, engine=engine)
-    (sample,) = life.generator.run(life.generator.group([aborted(60)], Job(life.config, Sampling.for_rollout(life.config), 1)))
+    (sample,) = life.generator.run(
+        life.generator.group([aborted(60)], Job(life.config, Sampling.for_rollout(life.config), 1))
+    )
     assert (sample.tokens[:2], sample.weight_versions, sample.response_length <= 8) == ([1, 2], ["default"], True)

@@ -98,7 +98,9 @@ def test_of_a_group_handed_back_only_unfinished_samples_are_generated(
     aborted = Sample(group_index=0, index=1, rollout_id=1, tokens=[4, 5, 7], response_length=1, label="")
     aborted.status = Status.ABORTED
     options = {} if custom is None else {"custom_generate_function_path": custom}
-    ((first, second),) = roll(open_generator(make_config(rollout_batch_size=1, **options)), Groups([done, aborted]), rollout_id=2).samples
+    ((first, second),) = roll(
+        open_generator(make_config(rollout_batch_size=1, **options)), Groups([done, aborted]), rollout_id=2
+    ).samples
     assert (first.tokens, first.reward, first.rollout_id) == ([4, 5, 6], 0.5, 1)
     assert (second.tokens[:2], second.rollout_id) == ([4, 5], 2)
     assert second.status in (Status.COMPLETED, Status.TRUNCATED)

@@ -1,4 +1,5 @@
-"""What tests of a critic run on ranks. Policy and critic are made one after the other: a process has one set of groups."""
+"""What tests of a critic run on ranks. Policy and critic are made one after the other: a process has one set of
+groups."""
 
 from __future__ import annotations
 
@@ -104,13 +105,15 @@ def rollouts(made: Any, first: int, last: int) -> list[dict[str, float]]:
     for rollout_id in range(first, last):
         batch = shares(varied(8, seed=rollout_id), made.dp_size, num_steps=2, micro_batch_size=4)[made.dp_rank]
         values = made.prepare(rollout_id, batch)
-        figures += made.update(None if values is None else np.cos(values + np.arange(len(values))).astype(np.float32)).steps
+        figures += made.update(
+            None if values is None else np.cos(values + np.arange(len(values))).astype(np.float32)
+        ).steps
     return figures
 
 
 def four_against_two_and_two(directory: str, out: str, cases: dict[str, list[str]]) -> dict[str, Any]:
-    """Of each case of options: (what differs afterwards, the metrics of steps 4..7 of both, the weights that were saved,
-    and those in the directory that the checkpoint was converted to)."""
+    """Of each case of options: (what differs afterwards, the metrics of steps 4..7 of both, the weights that were
+    saved, and those in the directory that the checkpoint was converted to)."""
     from safetensors.torch import load_file
 
     from slime.training.conversion import torch_dist_to_hf

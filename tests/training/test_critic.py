@@ -51,9 +51,7 @@ def values_by_transformers(directory):
     body = AutoModel.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     head = load_file(directory / "model.safetensors")["score.weight"][0]
     with torch.no_grad():
-        return [
-            (body(torch.tensor([s.tokens])).last_hidden_state[0] @ head)[-s.response - 1 : -1] for s in SAMPLES
-        ]
+        return [(body(torch.tensor([s.tokens])).last_hidden_state[0] @ head)[-s.response - 1 : -1] for s in SAMPLES]
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +125,10 @@ def test_the_value_loss_of_the_first_step(found, values, estimates, model):
 
 def test_tokens_of_another_layout_are_refused(found):
     number = sum(s.response for s in SAMPLES)
-    assert f"values of 3 response tokens came from the rank whose place is this one's, which has {number}" in found[
-        "other layout"
-    ]
+    assert (
+        f"values of 3 response tokens came from the rank whose place is this one's, which has {number}"
+        in found["other layout"]
+    )
 
 
 def test_an_exported_critic_is_a_classifier_of_transformers_and_loads_again(found, directory, model):

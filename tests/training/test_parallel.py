@@ -53,7 +53,11 @@ R3 = ("--use-rollout-routing-replay",)
 RECOMPUTE = ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1")
 RECOMPUTE_ATTENTION = ("--recompute-granularity", "selective", "--recompute-modules", "core_attn")
 RECOMPUTE_MOE = ("--recompute-granularity", "selective", "--recompute-modules", "moe")
-FAMILIES = ("glm4 without biases", "deepseek_v3", "moonlight")  # the gradient of a key's bias is noise: Adam blows it up
+FAMILIES = (
+    "glm4 without biases",
+    "deepseek_v3",
+    "moonlight",
+)  # the gradient of a key's bias is noise: Adam blows it up
 STEPS = 2
 DEADLINE = 400.0
 
@@ -216,7 +220,11 @@ def together(checkpoints):
 
 def comparable(metrics):
     """Without times, and without learning rates: how many groups of parameters there are depends on the layout."""
-    return {name: value for name, value in metrics.items() if not name.startswith(("perf/", "train/lr-pg_", "critic-train/lr-pg_"))}
+    return {
+        name: value
+        for name, value in metrics.items()
+        if not name.startswith(("perf/", "train/lr-pg_", "critic-train/lr-pg_"))
+    }
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -93,7 +93,8 @@ def test_a_real_engine_chooses_what_the_trainer_does(moe, tmp_path):
         config = config.replace(sglang_router_ip="127.0.0.1", sglang_router_port=engine.port)
         with Generator(config) as generator:
             groups = [
-                [Sample(group_index=i, index=2 * i + k, prompt=f"{i}+{i}=", label="") for k in range(2)] for i in range(5)
+                [Sample(group_index=i, index=2 * i + k, prompt=f"{i}+{i}=", label="") for k in range(2)]
+                for i in range(5)
             ]
             groups = generator.run(generator.generate(groups, Job(config, Sampling.for_rollout(config), 0)))
     samples = [sample for group in groups for sample in group]

@@ -55,8 +55,9 @@ class Rollout(Section):
     )
     dynamic_sampling_filter_path: Hook | None = option(
         None,
-        "dynamic_filter(args, samples) -> DynamicFilterOutput(keep, reason) or bool: which finished groups are trained on;"
-        " others are sampled in place of the rest. slime.rollout.filters.check_reward_nonzero_std is DAPO's.",
+        "dynamic_filter(args, samples) -> DynamicFilterOutput(keep, reason) or bool: which finished groups are"
+        " trained on; others are sampled in place of the rest. slime.rollout.filters.check_reward_nonzero_std is"
+        " DAPO's.",
     )
     partial_rollout: bool = option(
         False, "What is aborted goes back into the buffer and is generated on in the next rollout; else it is dropped."
@@ -66,8 +67,8 @@ class Rollout(Section):
     )
     buffer_filter_path: Hook | None = option(
         None,
-        "buffer_filter(args, rollout_id, buffer, num_samples) -> groups: takes out of the list of groups that were put back"
-        " those to hand out next; rollout_id is None, for that is decided later.",
+        "buffer_filter(args, rollout_id, buffer, num_samples) -> groups: takes out of the list of groups that were"
+        " put back those to hand out next; rollout_id is None, for that is decided later.",
     )
     custom_generate_function_path: Hook | None = option(
         None, "async generate(args, sample, sampling_params[, evaluation]): replaces the generation of one sample."
