@@ -155,8 +155,8 @@ def finished_samples(
     rng = np.random.default_rng(rollout_id)
     tokens = int(args.train_env_vars["tokens"])
     response = tokens - min(PROMPT, tokens // 2)
+    data_source.generating([sample.index for group in groups for sample in group], rollout_id)
     for group in groups:
-        data_source.generating([sample.index for sample in group], rollout_id)
         for sample in group:
             sample.tokens = Numbers(TOKEN, rng.integers(0, 1 << 17, tokens, np.int32).tobytes())
             sample.rollout_log_probs = Numbers(LOG_PROB, rng.standard_normal(response).tobytes())
@@ -168,6 +168,7 @@ def finished_samples(
             sample.reward = float(sample.index % 2)
             sample.status = Status.COMPLETED
         data_source.finished(outcomes((sample, sample.reward) for sample in group))
+    len(data_source)  # returns when all of this has been noted, as it would have been while samples were generated
     return RolloutFnTrainOutput(groups, {FINISHED_AT: time.perf_counter()})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -109,7 +109,7 @@ class DataBuffer:
             if self._issued(outcome.id):
                 issued.append(outcome)
             else:
-                made.append(replace(outcome, id=self._own()))
+                made.append(outcome._replace(id=self._own()))
         self.ledger.issue(((outcome.id, None) for outcome in made), "made by the rollout function")
         batch = [*issued, *made]
         self.ledger.finish([outcome for outcome in batch if outcome.removed is None], rollout_id)

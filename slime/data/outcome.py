@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slime.data.sample import Sample
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Of one sample; of one that fanned out, the tokens of all its parts and the mean of their rewards."""
 
     id: int | None  # Sample.index; None where nobody gave one
