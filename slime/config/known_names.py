@@ -13,14 +13,13 @@ NOT_YET = frozenset(
     update-weights-interval
     custom-model-provider-path
     megatron-config-path allgather-cp enable-mtp-training
-    model-name rollout-data-postprocess-path rollout-external-engine-addrs data-pad-size-multiplier
+    model-name rollout-data-postprocess-path rollout-external-engine-addrs
     use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
     log-multi-turn log-passrate log-reward-category log-correct-samples
     dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
     record-memory-history memory-recorder custom-config-path
-    custom-megatron-init-path custom-megatron-before-log-prob-hook-path custom-megatron-before-train-step-hook-path
     http-proxy use-distributed-post
     prefill-num-servers sglang-config
     """.split()

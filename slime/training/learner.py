@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from slime.config import Config, checkpoint_dir
+from slime.config.hooks import load_hook
 from slime.data.batch import Batch
 from slime.models import Family, export_hf, save_hf
 from slime.training import optimizer_state
@@ -26,6 +27,7 @@ from slime.training.report import Report
 from slime.training.saved import Progress, Saved
 from slime.training.step import optimizer_step
 
+INIT = "--custom-megatron-init-path"
 PAD_MULTIPLE_ON_GPU = 128  # rows of a few lengths, so that the allocator can use its blocks again
 
 
@@ -82,6 +84,8 @@ class Learner:
             make_deterministic()
         self.parallel = start(config, rank, world_size, master_addr, master_port)
         try:
+            if (initialise := load_hook(INIT, config.custom_megatron_init_path)) is not None:
+                initialise(config)
             checkpoint = checkpoint_dir.to_load(config)
             saved = None if checkpoint is None else Saved.read(checkpoint)
             self.model = build(config, self.parallel, family, frozen=frozen, saved=saved)
@@ -134,6 +138,7 @@ class Learner:
 
     def pack(self, batch: Batch) -> list[list[MicroBatch]]:
         """The rows of this rank on its device, by step."""
+        usual_multiple = PAD_MULTIPLE_ON_GPU if self.parallel.device.is_cuda else 1
         packer = Packer(
             batch,
             device=self.parallel.device.torch,
@@ -141,7 +146,7 @@ class Learner:
             cp_size=self.parallel.cp_size,
             cp_group=self.parallel.cp_group,
             tp_size=self.parallel.tp_size if self.model.config.sequence_parallel else 1,
-            pad_multiple=PAD_MULTIPLE_ON_GPU if self.parallel.device.is_cuda else 1,
+            pad_multiple=self.config.data_pad_size_multiplier or usual_multiple,
         )
         return [[packer.pack(samples, step) for samples in step.micro_batches] for step in batch.steps]
 

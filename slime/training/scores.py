@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from slime.config import Config
+from slime.config.hooks import load_hook
 from slime.training.build import Model
 from slime.training.forward import Scores, Scoring, run
 from slime.training.packing import MicroBatch
@@ -16,6 +17,8 @@ from slime.training.report import Report
 from slime.training.routing import Routing
 from slime.training.saved import Saved, weights_in
 from slime.training.weights import WeightCopy
+
+BEFORE_PASS = "--custom-megatron-before-log-prob-hook-path"
 
 
 def frozen_models(config: Config) -> dict[str, Path | Saved]:
@@ -41,6 +44,8 @@ class FixedScores:
 
     def __init__(self, config: Config, model: Model, scoring: Scoring, routing: Routing) -> None:
         self.model, self.scoring, self.routing = model, scoring, routing
+        self.config = config
+        self.hook = load_hook(BEFORE_PASS, config.custom_megatron_before_log_prob_hook_path)
         self.keeps_old = config.keep_old_actor
         self.old_actor: WeightCopy | None = None
         self.own = not config.use_rollout_logprobs or config.get_mismatch_metrics
@@ -55,7 +60,7 @@ class FixedScores:
     def fill(self, batches: Sequence[MicroBatch], report: Report) -> None:
         for name, weights in self.model.frozen.items():
             with report.clock(f"{name}_log_probs"):
-                for batch, scores in zip(batches, self._scores(batches, weights), strict=True):
+                for batch, scores in zip(batches, self._scores(batches, weights, prefix=f"{name}_"), strict=True):
                     setattr(batch, f"{name}_log_probs_R", scores.get("log_probs"))
         if self.own or self.own_extras:
             with report.clock("log_probs"), self.routing.scoring(batches):
@@ -69,11 +74,18 @@ class FixedScores:
             self.old_actor.refresh(self.model.chunks)
 
     def _scores(
-        self, batches: Sequence[MicroBatch], weights: WeightCopy | None, extras: tuple[str, ...] = ()
+        self,
+        batches: Sequence[MicroBatch],
+        weights: WeightCopy | None,
+        extras: tuple[str, ...] = (),
+        *,
+        prefix: str = "",
     ) -> list[Scores]:
         """Under these weights or, for None, the current ones. {} for each on all but the last pipeline stage."""
         chunks = self.model.chunks
         with nullcontext() if weights is None else weights.in_place(chunks):
+            if self.hook is not None:
+                self.hook(self.config, chunks, prefix)
             return run(chunks, batches, self.scoring, extras=extras) or [{} for _ in batches]
 
 

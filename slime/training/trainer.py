@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from slime.config import Config, architecture
+from slime.config.hooks import load_hook
 from slime.data.batch import Batch
 from slime.models import family_of, read_hf_config
 from slime.platform.device import peak
@@ -24,6 +25,8 @@ from slime.training.recording import write_micro_batches
 from slime.training.report import Report
 from slime.training.routing import Routing, require_experts
 from slime.training.scores import FixedScores, frozen_models
+
+BEFORE_STEP = "--custom-megatron-before-train-step-hook-path"
 
 
 class Trainer(Learner):
@@ -55,6 +58,7 @@ class Trainer(Learner):
         )
         self.fixed_scores = FixedScores(config, self.model, self.scoring, self.routing)
         self.advantages = Advantages(config, self.parallel)
+        self.before_step = load_hook(BEFORE_STEP, config.custom_megatron_before_train_step_hook_path)
         self.peak = peak(self.parallel.device.torch, self.model.config.params_dtype)
 
     def train(self, rollout_id: int, batch: Batch) -> TrainResult:
@@ -137,6 +141,11 @@ class Trainer(Learner):
             )
 
     def _step(self, prepared: Prepared, index: int, *, compare: bool) -> dict[str, float]:
+        if self.before_step is not None:
+            model = self.model
+            self.before_step(
+                self.config, prepared.rollout_id, index, model.chunks, model.optimizer, model.schedule
+            )
         with self.routing.training(prepared.steps[index]):
             return super()._step(prepared, index, compare=compare)
 

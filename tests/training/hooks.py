@@ -62,3 +62,21 @@ def rising(args: Any, rollout_data: dict) -> None:
 
 
 def no_advantages(args: Any, rollout_data: dict) -> None: ...
+
+
+CALLS: list[tuple[Any, ...]] = []  # of the hooks of training, in order
+
+
+def note_init(args: Any) -> None:
+    CALLS.append(("init", args.lr, torch.distributed.is_initialized()))
+
+
+def note_log_prob(args: Any, model: list[torch.nn.Module], store_prefix: str) -> None:
+    CALLS.append(("log_prob", store_prefix, len(model)))
+
+
+def note_step(
+    args: Any, rollout_id: int, step_id: int, model: list, optimizer: Any, opt_param_scheduler: Any
+) -> None:
+    CALLS.append(("step", rollout_id, step_id, opt_param_scheduler.num_steps))
+    assert model[0].training and optimizer.param_groups

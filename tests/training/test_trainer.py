@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from tests.distributed import run_ranks
 from tests.training.expected import mean_of_sample_means, mean_of_tokens, score
-from tests.training.ranks import refusals, save_and_export, train_all
-from tests.training.rollouts import Made, varied
+from tests.training.ranks import refusals, save_and_export, train_all, trainer
+from tests.training.rollouts import Made, shares, varied
 
 SFT = ["--loss-type", "sft_loss"]
 ROLLOUT = ["--use-rollout-logprobs"]
@@ -311,3 +311,27 @@ def test_refusals(model):
     assert "deep-ep is not installed" in said["DeepEP"]
     assert "--nccl-communicator-config-path: the ranks talk by gloo" in said["NCCL"]
     assert said["fine"] == ""
+
+
+def calls_of_hooks(directory):
+    from tests.training import hooks
+
+    paths = {
+        "--custom-megatron-init-path": "note_init",
+        "--custom-megatron-before-log-prob-hook-path": "note_log_prob",
+        "--custom-megatron-before-train-step-hook-path": "note_step",
+    }
+    options = [word for option, name in paths.items() for word in (option, f"{hooks.__name__}.{name}")]
+    kl = ["--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load", directory]
+    multiple = ["--data-pad-size-multiplier", "64"]
+    batch = shares(varied(), num_steps=2, micro_batch_size=5)[0]
+    with trainer(directory, *options, *kl, *multiple) as made:
+        made.train(7, batch)
+        return hooks.CALLS, [row.tokens_1T.shape[1] % 64 for step in made.pack(batch) for row in step]
+
+
+def test_hooks_of_training_are_called_in_order(tiny_model):
+    ((calls, beyond),) = run_ranks(calls_of_hooks, 1, str(tiny_model))
+    scoring = [("log_prob", "ref_", 1), ("log_prob", "", 1)]
+    assert calls == [("init", 1e-3, True), *scoring, ("step", 7, 0, 0), ("step", 7, 1, 1)]
+    assert beyond == [0, 0]  # rows are multiples of --data-pad-size-multiplier

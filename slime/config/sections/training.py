@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Index, NonNegative, Positive, Section, Strings, option
+from slime.config.section import Count, Hook, Index, NonNegative, Positive, Section, Strings, option
 
 
 class Parallel(Section):
@@ -58,6 +58,24 @@ class Optimizer(Section):
         False, "Set Adam's means and its count of steps to zero before each rollout is trained on."
     )
     bf16: bool = option(True, "Train in bfloat16 with float32 master weights. --no-bf16: float32 throughout.")
+    data_pad_size_multiplier: Count | None = option(
+        None,
+        "Packed rows are padded to a multiple of this many tokens, so that memory is allocated in few sizes.",
+        derived="128 on GPUs, 1 on a CPU",
+    )
+    custom_megatron_init_path: Hook | None = option(
+        None, "megatron_init(args): called in each training process, once its process groups are there."
+    )
+    custom_megatron_before_log_prob_hook_path: Hook | None = option(
+        None,
+        "before_log_prob(args, model, store_prefix): called before the log-probs of a rollout are computed; the prefix"
+        " is '' for the policy's, 'ref_' or 'teacher_'. model is the list of this rank's model chunks.",
+    )
+    custom_megatron_before_train_step_hook_path: Hook | None = option(
+        None,
+        "before_train_step(args, rollout_id, step_id, model, optimizer, opt_param_scheduler): called before each"
+        " optimizer step of the policy.",
+    )
     seed: Index = option(1234, "Seed of the training processes.")
     only_train_params_name_list: Strings = option(
         (), "Train only parameters whose name, as Megatron calls them, has one of these regular expressions in it."
