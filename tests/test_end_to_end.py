@@ -262,62 +262,28 @@ def test_killed_and_resumed_run_is_the_same_to_the_last_bit(sort, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def ppo_options(sort, cold_start) -> list[str]:
-    paths = ["--hf-checkpoint", str(cold_start), "--prompt-data", str(sort.train)]
-    held_out = ["--eval-prompt-data", "sort", str(sort.heldout), "--eval-interval", "33", "--skip-eval-before-train"]
-    sizes = ["--num-rollout", "33", "--rollout-max-response-len", "8"]
-    return ["--config", "configs/tiny-ppo.yaml", *paths, *held_out, *sizes]
-
-
-@pytest.fixture(scope="module")
-def ppo(ppo_options, tmp_path_factory) -> Path:
-    """The directory of a whole run, its critic on the policy's devices, which recorded its rollouts."""
+def ppo(sort, cold_start, tmp_path_factory) -> Path:
+    """The directory of a run whose critic is on the policy's devices."""
     tmp_path = tmp_path_factory.mktemp("ppo")
-    train(tmp_path, *ppo_options, "--save-debug-rollout-data", str(tmp_path / "{rollout_id}.jsonl"))
+    paths = ["--hf-checkpoint", str(cold_start), "--prompt-data", str(sort.train)]
+    held_out = ["--eval-prompt-data", "sort", str(sort.heldout), "--skip-eval-before-train"]
+    sizes = ["--num-rollout", "5", "--rollout-max-response-len", "8"]
+    train(tmp_path, "--config", "configs/tiny-ppo.yaml", *paths, *held_out, *sizes)
     return tmp_path
 
 
-def test_ppo_learns(ppo):
-    rewards, held_out = column(ppo / "run", "rollout/raw_reward"), column(ppo / "run", "eval/sort")
-    first, last = sum(rewards[:4]) / 4, sum(rewards[-5:]) / 5
-    assert len(rewards) == 33
-    assert first < 0.55 and last >= 0.70 and last - first >= 0.30 and held_out[-1] >= 0.60, (first, last, held_out)
-
-
-def test_the_critic_comes_to_know_what_is_earned(ppo):
+def test_the_critic_begins_to_know_what_is_earned(ppo):
     values, returns = (column(ppo / "run", f"rollout/{name}") for name in ("values", "returns"))
+    assert len(values) == 5
     assert values[0] == 0 < returns[0]
-    assert abs(values[-1] - returns[-1]) < 0.1
+    assert abs(values[-1] - returns[-1]) < returns[0]
 
 
 def test_the_policy_waits_for_its_critic(ppo):
     """The first three rollouts are the critic's alone; the engines then have the weights that they began with."""
     rows = read_metrics(ppo / "run")
-    assert [row["rollout/step"] for row in rows if "perf/step_time" in row and "perf/actor_train_time" not in row] == [
-        0,
-        1,
-        2,
-    ]
-    assert [int(row["train/step"]) for row in rows if "train/loss" in row] == list(range(30 * 4))
-    assert [int(row["critic-train/step"]) for row in rows if "critic-train/loss" in row] == list(range(33 * 4))
+    waiting = [row for row in rows if "perf/step_time" in row and "perf/actor_train_time" not in row]
+    assert [row["rollout/step"] for row in waiting] == [0, 1, 2]
+    assert [int(row["train/step"]) for row in rows if "train/loss" in row] == list(range(2 * 4))
+    assert [int(row["critic-train/step"]) for row in rows if "critic-train/loss" in row] == list(range(5 * 4))
     assert max(column(ppo / "run", "train/train_rollout_logprob_abs_diff_max")) < 1e-4
-
-
-def test_policy_and_critic_are_resumed_together_to_the_last_bit(ppo, ppo_options, tmp_path):
-    """From recorded rollouts, with a critic that has devices of its own."""
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    saved = str(tmp_path / "checkpoints")
-    replay = ["--load-debug-rollout-data", str(ppo / "{rollout_id}.jsonl"), "--num-rollout", "5"]
-    replay += ["--no-colocate", "--actor-num-gpus-per-node", "1", "--critic-num-gpus-per-node", "1"]
-    for path, options in {
-        whole: ["--save", saved, "--save-interval", "3"],
-        resumed: ["--load", saved, "--ckpt-step", "2"],
-    }.items():
-        path.mkdir()
-        train(path, *ppo_options, *replay, *options)
-    for prefix, first in {"train": 0, "critic-train": 12}.items():
-        expected, rows = (
-            [row | {"time": 0} for row in read_metrics(path / "run") if row.get(f"{prefix}/step", -1) >= first]
-            for path in (whole, resumed)
-        )
-        assert len(expected) == 8 and rows == expected
