@@ -17,7 +17,7 @@ NOT_YET = frozenset(
     use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
     rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
-    log-multi-turn log-passrate log-reward-category log-correct-samples
+    log-correct-samples
     dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
     record-memory-history memory-recorder custom-config-path
     http-proxy use-distributed-post

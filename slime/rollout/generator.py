@@ -31,7 +31,7 @@ from slime.rewards.threads import in_thread
 from slime.rollout.hooks import accepts, call
 from slime.rollout.loop import EventLoop, all_of
 from slime.rollout.responses import begin, grow, mask_all
-from slime.rollout.sampling import Sampling
+from slime.rollout.sampling import Sampling, seeds
 from slime.rollout.scores import record
 from slime.rollout.types import Group, RolloutError, flatten
 
@@ -178,7 +178,12 @@ class Generator:
         params = {**job.sampling.params, "max_new_tokens": max_new_tokens}
         try:
             generations = await self.client.generate(
-                prompt, params, n=len(samples), wanted=lambda: not job.stopped, **job.request_options
+                prompt,
+                params,
+                n=len(samples),
+                seeds=seeds(job.args, samples),
+                wanted=lambda: not job.stopped,
+                **job.request_options,
             )
         except InferenceError as error:
             raise RolloutError(f"{samples[0].name}: {error}") from error

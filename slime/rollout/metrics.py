@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from slime.config import Config
 from slime.data.numbers import as_array
 from slime.data.sample import Sample, Status
 from slime.inference.client import Generation
@@ -22,6 +23,7 @@ END_OF_THINKING = "</think>"
 REPETITION_MIN_CHARACTERS = 1_000
 REPETITION_MAX_CHARACTERS = 10_000  # the tail is enough: a response that falls into a loop stays in it
 REPETITION_RATIO = 10.0  # prose compresses by 2 to 4, code by up to 6
+TURNS = "round_number"  # in the metadata of a sample of several turns: how many it has
 STATISTICS = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min}
 
 
@@ -60,6 +62,24 @@ def rollout_metrics(
     return metrics
 
 
+def further_metrics(config: Config, samples: Sequence[Sample], raw_rewards: Sequence[float]) -> dict[str, float]:
+    """What --log-multi-turn, --log-passrate and --log-reward-category add to a rollout's."""
+    metrics: dict[str, float] = {}
+    if config.log_multi_turn:
+        metrics |= _describe("multi_turn/raw_response_length", [sample.response_length for sample in samples])
+        metrics |= _describe("multi_turn/wo_obs_response_length", list(map(_unmasked_tokens, samples)))
+        if turns := [sample.metadata[TURNS] for sample in samples if TURNS in sample.metadata]:
+            described = {f"round_number_{name}": float(function(turns)) for name, function in STATISTICS.items()}
+            metrics |= {"multi_turn_metric/" + name: value for name, value in described.items()}
+    if config.log_passrate:
+        metrics |= _pass_at("passrate/", samples, list(map(float, raw_rewards)))
+    if config.log_reward_category is not None:
+        of_dicts = [sample.reward for sample in samples if isinstance(sample.reward, dict)]
+        counts = Counter(str(reward.get(config.log_reward_category)) for reward in of_dicts)
+        metrics |= {f"rollout/error_cat/{name}": count / len(samples) for name, count in sorted(counts.items())}
+    return metrics
+
+
 def eval_metrics(data: dict[str, dict[str, list[Any]]]) -> dict[str, float]:
     """Of the `data` of a RolloutFnEvalOutput."""
     metrics: dict[str, float] = {}
@@ -67,7 +87,7 @@ def eval_metrics(data: dict[str, dict[str, list[Any]]]) -> dict[str, float]:
         metrics[f"eval/{name}"] = float(np.mean(results["rewards"]))
         metrics[f"eval/{name}-truncated_ratio"] = _share(results["truncated"])
         if samples := results.get("samples"):
-            metrics |= _of_responses(f"eval/{name}", samples) | _pass_at(name, samples, results["rewards"])
+            metrics |= _of_responses(f"eval/{name}", samples) | _pass_at(f"eval/{name}-", samples, results["rewards"])
             metrics |= _reward_failures(f"eval/{name}-", samples)
     return metrics
 
@@ -121,7 +141,7 @@ def _reward_failures(prefix: str, samples: Sequence[Sample]) -> dict[str, int]:
     }
 
 
-def _pass_at(name: str, samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, float]:
+def _pass_at(prefix: str, samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, float]:
     """pass@k for k = 1, 2, 4 ... up to the number of samples of a prompt; a reward of 1 is a pass."""
     groups = list(_by_group(samples, rewards))
     n = min(map(len, groups))
@@ -129,7 +149,7 @@ def _pass_at(name: str, samples: Sequence[Sample], rewards: Sequence[float]) -> 
         return {}
     powers = [2**i for i in range(n.bit_length())]
     return {
-        f"eval/{name}-pass@{k}": float(np.mean([pass_at(k, len(group), int(sum(group))) for group in groups]))
+        f"{prefix}pass@{k}": float(np.mean([pass_at(k, len(group), int(sum(group))) for group in groups]))
         for k in powers
     }
 
@@ -154,8 +174,10 @@ def _by_group(samples: Sequence[Sample], rewards: Sequence[float]) -> Iterable[l
 
 
 def _trained_tokens(sample: Sample) -> int:
-    if sample.remove_sample:
-        return 0
+    return 0 if sample.remove_sample else _unmasked_tokens(sample)
+
+
+def _unmasked_tokens(sample: Sample) -> int:
     return sample.response_length if sample.loss_mask is None else int(as_array(sample.loss_mask, np.float32).sum())
 
 

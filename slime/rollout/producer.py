@@ -20,7 +20,7 @@ from slime.data.source import DataSource, PromptSource
 from slime.inference.control import EngineControl
 from slime.rollout.convert import to_batches
 from slime.rollout.generator import Generator
-from slime.rollout.metrics import demonstration_metrics, eval_metrics, rollout_metrics
+from slime.rollout.metrics import demonstration_metrics, eval_metrics, further_metrics, rollout_metrics
 from slime.rollout.replay import NoPrompts
 from slime.rollout.scores import removed_because, rewards_for_training
 from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
@@ -71,6 +71,7 @@ class Producer:
         if self.config.loss_type == "sft_loss":
             return batches, demonstration_metrics(samples, seconds=seconds) | extra
         num_gpus = (self.config.rollout_num_gpus or 1) if self.config.has_engines else None
+        extra |= further_metrics(self.config, samples, raw_N)
         return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra
 
     def _tell(self, rollout_id: int, samples: list[Sample], raw_N: np.ndarray) -> dict[str, float]:

@@ -34,6 +34,15 @@ def grow(sample: Sample, generation: Generation) -> None:
     }
 
 
+def observe(sample: Sample, tokens: list[int]) -> None:
+    """Appends what nobody sampled: what a tool, or a user, says between two turns. It is masked."""
+    mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+    sample.tokens = sample.tokens + tokens
+    sample.response_length += len(tokens)
+    sample.loss_mask = mask + [0] * len(tokens)
+    sample.rollout_log_probs = sample.rollout_log_probs + [0.0] * len(tokens)
+
+
 def mask_all(sample: Sample) -> None:
     """Nothing of the response so far is to be trained on: other weights made it."""
     if sample.response_length:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from slime.config import Config
 from slime.data.eval_sets import EvalSet
+from slime.data.sample import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,18 @@ class Sampling:
         if self.max_context_len is not None:
             most = min(most, self.max_context_len - num_prompt_tokens)
         return max(most - num_response_tokens, 0)
+
+
+def seeds(config: Config, samples: Sequence[Sample]) -> list[int] | None:
+    """Of each sample its own, by --rollout-seed: the same weights say the same again, whatever else is generated beside.
+
+    None unless the engines heed them, with --sglang-enable-deterministic-inference; SGLang has that on GPUs only.
+    """
+    if not config.sglang.get("enable_deterministic_inference"):
+        return None
+    return [_hashed(config.rollout_seed, s.rollout_id, s.index, s.response_length) for s in samples]
+
+
+def _hashed(*numbers: int | None) -> int:
+    """31 bits, as SGLang wants a seed."""
+    return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=4).digest()) >> 1

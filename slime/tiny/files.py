@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Tiny:
 
     @property
     def sft(self) -> Path:
-        """Lines of {"messages": [user message, assistant message]}."""
+        """Lines of {"messages": [user message, assistant message]}; of `tool`, the calculator's turn and one more."""
         return self.root / "sft.jsonl"
 
 
@@ -92,7 +93,9 @@ def demonstrations(task: str, count: int, seed: str) -> Iterable[dict[str, Any]]
     for _ in range(count):
         prompt, answer = draw(TASKS[task], rng, held_out=False)
         said = TASKS[task].demonstration(prompt, answer, rng)
-        yield {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": said}]}
+        turns = zip(cycle(("assistant", "tool")), [said] if isinstance(said, str) else said)
+        messages = [{"role": role, "content": content} for role, content in (("user", prompt), *turns)]
+        yield {"messages": messages}
 
 
 def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Two tasks with an exact answer, and demonstrations that leave reinforcement learning something to find.
+"""Three tasks with an exact answer, and demonstrations that leave reinforcement learning something to find.
 
 Invariants: everything is a function of the `random.Random` that is passed in; a prompt is held out or not by its own
 hash, so that no training file of any seed ever contains a held-out prompt.
@@ -7,11 +7,14 @@ hash, so that no training file of any seed ever contains a held-out prompt.
 from __future__ import annotations
 
 import hashlib
+import operator
 import random
+import re
 from typing import Protocol
 
 THINKING_SHARE = 0.3  # of the demonstrations of `col`
 CORRECT_SHARE = 0.3  # of the demonstrations of `sort`
+CALLING_SHARE, SLIP_SHARE = 0.3, 0.15  # of the demonstrations of `tool`, and of the calls in them
 HELD_OUT_SHARE = 10  # one prompt in ten
 
 
@@ -22,8 +25,8 @@ class Task(Protocol):
     def question(self, rng: random.Random) -> tuple[str, str]:
         """A prompt and its answer."""
 
-    def demonstration(self, prompt: str, answer: str, rng: random.Random) -> str:
-        """What an imperfect teacher says to the prompt."""
+    def demonstration(self, prompt: str, answer: str, rng: random.Random) -> str | list[str]:
+        """What an imperfect teacher says to the prompt; turn by turn where a tool speaks in between."""
 
 
 class ColumnAddition:
@@ -73,7 +76,38 @@ class SortDigits:
         return answer[:i] + answer[i + 1] + answer[i] + answer[i + 2 :]
 
 
-TASKS: dict[str, Task] = {"col": ColumnAddition(), "sort": SortDigits()}
+class Calculation:
+    """`34*62=` is 2108. A teacher who asks the calculator (slime.tiny.calculator) repeats what it says; one who doesn't
+    guesses. Reinforcement learning finds that asking pays."""
+
+    max_new_tokens = 36  # of all turns together, and what the calculator says
+    sft_steps = 700
+
+    def question(self, rng: random.Random) -> tuple[str, str]:
+        expression = f"{rng.randint(10, 99)}{rng.choice('+-*')}{rng.randint(10, 99)}"
+        return f"{expression}=", calculate(expression)
+
+    def demonstration(self, prompt: str, answer: str, rng: random.Random) -> str | list[str]:
+        if rng.random() >= CALLING_SHARE:
+            return str(rng.randint(0, 10 ** len(answer) - 1))
+        called = prompt.removesuffix("=")
+        if rng.random() < SLIP_SHARE:
+            i = rng.choice((0, 1, 3, 4))
+            called = called[:i] + rng.choice("0123456789") + called[i + 1 :]
+        said = calculate(called)
+        return [f"<tool_call>{called}</tool_call>", said, said]
+
+
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
+def calculate(expression: str) -> str:
+    """The value of two whole numbers of up to three digits with +, - or * between them; `error` for all else."""
+    match = re.fullmatch(r"(\d{1,3})([+*-])(\d{1,3})", expression)
+    return str(OPERATIONS[match[2]](int(match[1]), int(match[3]))) if match else "error"
+
+
+TASKS: dict[str, Task] = {"col": ColumnAddition(), "sort": SortDigits(), "tool": Calculation()}
 
 
 def is_held_out(prompt: str) -> bool:

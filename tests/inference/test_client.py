@@ -16,6 +16,7 @@ from slime.inference.client import GenerateClient, Generation
 from slime.inference.errors import InferenceError, RequestError
 from slime.inference.router import SESSION_HEADER
 from tests.inference.conftest import Run
+from tests.inference.stand_in import StandIn
 
 ANSWER = {
     "output_ids": [7, 8, 9],
@@ -30,36 +31,6 @@ ANSWER = {
         "e2e_latency": 0.5,
     },
 }
-Respond = Callable[[int], web.Response | None]
-
-
-class StandIn:
-    """Answers the k-th request (from 0) with `respond(k)`; None closes the connection without an answer."""
-
-    def __init__(self, respond: Respond) -> None:
-        self.respond = respond
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-
-    async def handle(self, request: web.Request) -> web.Response:
-        self.bodies.append(await request.json())
-        self.headers.append(dict(request.headers))
-        response = self.respond(len(self.bodies) - 1)
-        if response is None:
-            request.transport.close()
-            return web.Response()
-        return response
-
-    @asynccontextmanager
-    async def serve(self) -> AsyncIterator[str]:
-        app = web.Application()
-        app.router.add_post("/generate", self.handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-        await runner.cleanup()
 
 
 def ok(n: int = 1) -> web.Response:

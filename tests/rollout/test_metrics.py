@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from slime.data.sample import Status
 from slime.inference.client import Generation
 from slime.observe.names import find
-from slime.rollout.metrics import eval_metrics, pass_at, repeats_itself, request_metrics, rollout_metrics
+from slime.rollout.metrics import (
+    eval_metrics,
+    further_metrics,
+    pass_at,
+    repeats_itself,
+    request_metrics,
+    rollout_metrics,
+)
 from tests.rollout.samples import finished
 
 
@@ -135,3 +143,23 @@ def test_every_name_is_in_the_table() -> None:
         *request_metrics([Generation([3], [0.0], "stop", [], 1, 0, 1.0, 0.25, {})]),
     }
     assert [name for name in names if find(name) is None] == []
+
+
+def test_further_metrics() -> None:
+    samples = [
+        finished(0, [3] * 6, loss_mask=[1, 1, 0, 0, 0, 1], metadata={"round_number": 3}, reward={"why": "right"}),
+        finished(1, [3] * 2, metadata={"round_number": 1}, reward={"why": "format"}),
+        finished(2, [3] * 2, group=1, reward={"why": "format"}),
+        finished(3, [3] * 2, group=1, reward={"why": "format"}),
+    ]
+    off = {"log_multi_turn": False, "log_passrate": False, "log_reward_category": None}
+    rewards = [1, 0, 0, 0]
+    assert further_metrics(SimpleNamespace(**off), samples, rewards) == {}
+    turns = further_metrics(SimpleNamespace(**off | {"log_multi_turn": True}), samples, rewards)
+    assert (turns["multi_turn/raw_response_length/max"], turns["multi_turn/wo_obs_response_length/max"]) == (6, 3)
+    assert (turns["multi_turn_metric/round_number_mean"], turns["multi_turn_metric/round_number_max"]) == (2, 3)
+    rates = further_metrics(SimpleNamespace(**off | {"log_passrate": True}), samples, rewards)
+    assert rates == {"passrate/pass@1": 0.25, "passrate/pass@2": 0.5}
+    categories = further_metrics(SimpleNamespace(**off | {"log_reward_category": "why"}), samples, rewards)
+    assert categories == {"rollout/error_cat/format": 0.75, "rollout/error_cat/right": 0.25}
+    assert all(map(find, [*turns, *rates, *categories]))

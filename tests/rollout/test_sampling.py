@@ -8,7 +8,8 @@ import pytest
 
 from slime.config import Config
 from slime.data.eval_sets import eval_sets
-from slime.rollout.sampling import Sampling
+from slime.rollout.sampling import Sampling, seeds
+from tests.rollout.samples import finished
 
 
 def test_of_the_rollout(make_config: Callable[..., Config]) -> None:
@@ -47,3 +48,13 @@ def test_of_an_eval_set(make_config: Callable[..., Config], tiny) -> None:
 @pytest.mark.parametrize(("prompt", "left"), [(10, 8), (14, 6), (20, 0), (25, 0)])
 def test_what_the_context_leaves_for_a_response(make_config: Callable[..., Config], prompt: int, left: int) -> None:
     assert Sampling.for_rollout(make_config(rollout_max_context_len=20)).max_new_tokens(prompt) == left
+
+
+def test_seeds_are_each_samples_own_and_the_same_again(make_config) -> None:
+    config = make_config("--sglang-enable-deterministic-inference")
+    samples = [finished(i, [3] * length) for i in range(8) for length in (0, 5)]
+    first = seeds(config, samples)
+    assert seeds(config, samples) == first and len(set(first)) == 16
+    assert all(0 <= seed < 2**31 for seed in first)
+    assert not set(first) & set(seeds(config.replace(rollout_seed=7), samples))
+    assert seeds(make_config(), samples) is None

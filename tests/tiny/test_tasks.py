@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from slime.tiny.tasks import TASKS, draw, is_held_out
+from slime.tiny.calculator import TOOL_TURN
+from slime.tiny.tasks import TASKS, calculate, draw, is_held_out
 
 
 def test_a_thinking_demonstration_adds_the_columns_from_the_right():
@@ -42,8 +43,33 @@ def test_correct_answers_fit_into_max_new_tokens(name):
     rng, task = random.Random(0), TASKS[name]
     for _ in range(2000):
         prompt, answer = draw(task, rng, held_out=False)
-        characters = re.sub("</?think>", "T", task.demonstration(prompt, answer, rng))
+        said = task.demonstration(prompt, answer, rng)
+        if not isinstance(said, str):
+            said = said[0] + "E" + TOOL_TURN.format(said[1]) + said[2]
+        characters = re.sub("</?think>|</?tool_call>|<.im_(start|end).>|tool|assistant", "T", said)
         assert len(characters) + 1 <= task.max_new_tokens
+
+
+def test_who_asks_the_calculator_repeats_what_it_says():
+    rng, task = random.Random(0), TASKS["tool"]
+    asked, right = 0, 0
+    for _ in range(2000):
+        prompt, answer = draw(task, rng, held_out=False)
+        said = task.demonstration(prompt, answer, rng)
+        if isinstance(said, list):
+            call, result, final = said
+            assert result == final == calculate(call.removeprefix("<tool_call>").removesuffix("</tool_call>"))
+            asked, right = asked + 1, right + (final == answer)
+    assert 0.27 < asked / 2000 < 0.33
+    assert 0.8 < right / asked < 0.93  # three calls of twenty have a wrong digit, which may be the right one by luck
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [("34*62", "2108"), ("7-12", "-5"), ("999+1", "1000"), ("1000+1", "error"), ("2**9", "error"), ("", "error")],
+)
+def test_calculate(expression, value):
+    assert calculate(expression) == value
 
 
 def test_one_prompt_in_ten_is_held_out_and_the_split_does_not_depend_on_the_seed():

@@ -36,6 +36,13 @@ class Logging(Section):
     use_tensorboard: bool = option(False, "Write TensorBoard files.")
     tb_project_name: str | None = option(None, "Directory of the TensorBoard files.", derived="the run directory")
     tb_experiment_name: str | None = option(None, "Sub-directory of this run.")
+    log_multi_turn: bool = option(
+        False, "multi_turn/*: lengths of responses with and without what tools said; multi_turn_metric/*: turns."
+    )
+    log_passrate: bool = option(False, "passrate/pass@k of the prompts of each rollout, unbiased; a reward of 1 is a pass.")
+    log_reward_category: str | None = option(
+        None, "rollout/error_cat/*: share of the samples by this key of the reward, which is a dict."
+    )
 
 
 class Debug(Section):
