@@ -222,23 +222,23 @@ def _uneven_parts() -> None:
     gather, scatter = torch.distributed.all_gather, torch.distributed.reduce_scatter
 
     def are_even(tensors: list[torch.Tensor]) -> bool:
-        return len({len(tensor) for tensor in tensors}) == 1
+        return len({tensor.shape for tensor in tensors}) == 1
 
-    def all_gather(tensor_list, tensor, **kwargs):
+    def all_gather(tensor_list, tensor, group=None, async_op=False):
         if are_even(tensor_list):
-            return gather(tensor_list, tensor, **kwargs)
+            return gather(tensor_list, tensor, group, async_op)
         longest = max(map(len, tensor_list))
         padded = [tensor.new_zeros(longest, *tensor.shape[1:]) for _ in range(len(tensor_list) + 1)]
         padded[-1][: len(tensor)] = tensor
-        gather(padded[:-1], padded[-1], **kwargs)
+        gather(padded[:-1], padded[-1], group)
         for part, of_rank in zip(tensor_list, padded, strict=False):
             part.copy_(of_rank[: len(part)])
 
-    def reduce_scatter(output, input_list, **kwargs):
+    def reduce_scatter(output, input_list, op=torch.distributed.ReduceOp.SUM, group=None, async_op=False):
         if are_even(input_list):
-            return scatter(output, input_list, **kwargs)
+            return scatter(output, input_list, op, group, async_op)
         total = torch.cat(input_list)
-        torch.distributed.all_reduce(total, **kwargs)
-        output.copy_(total.split([len(part) for part in input_list])[kwargs["group"].rank()])
+        torch.distributed.all_reduce(total, op, group)
+        output.copy_(total.split([len(part) for part in input_list])[torch.distributed.get_rank(group)])
 
     torch.distributed.all_gather, torch.distributed.reduce_scatter = all_gather, reduce_scatter
