@@ -152,6 +152,8 @@ class Collector:
             self._drop(order, "the batch was full")
         elif is_cut_short([part for parts in lists for part in parts]):
             self._drop(order, "the batch was full, and what was cut short had fanned out, so it can't be generated on")
+        elif self.job.args.mask_offpolicy_in_partial_rollout and not is_cut_short(group):
+            self._drop(order, "the batch was full, and a later one would have all of its tokens masked")
         else:
             await in_thread(self.source.add_samples, [group])
 

@@ -147,6 +147,13 @@ def test_finished_groups_beyond_the_batch_go_out_again(live: Callable[..., Life]
     assert {sample.rollout_id for sample in flatten(second.batch[2:])} == {1}
 
 
+def test_what_a_later_batch_would_mask_as_a_whole_is_dropped(live: Callable[..., Life]) -> None:
+    life = live(**COUNTS)
+    life.collect(partial_rollout=True, mask_offpolicy_in_partial_rollout=True, over_sampling_batch_size=6)
+    reason = "the batch was full, and a later one would have all of its tokens masked"
+    assert [life.states()[i] for i in range(8, 12)] == [("dropped", reason)] * 4
+
+
 GREEDY = {"rollout_top_k": 1, "rollout_max_response_len": 120, "n_samples_per_prompt": 2, "num_steps_per_rollout": 1}
 
 
