@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Qwen3-30B-A3B (mixture of experts) by GRPO, colocated, on NUM_NODES nodes of GPUS_PER_NODE GPUs.
 #
-#   bash scripts/run-qwen3-30B-A3B.sh --check     check all options and print the plan; needs config.json of the model only
+#   bash scripts/run-qwen3-30B-A3B.sh --check     check all options and print the plan, on any machine; needs
+#       config.json of the model (MODEL_DIR) and a prompt file (PROMPT_DATA), no weights
 #   NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash scripts/run-qwen3-30B-A3B.sh     on the first node
 #   NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash scripts/run-qwen3-30B-A3B.sh     on the second, and so on
 #
@@ -19,7 +20,7 @@ NODE_RANK=${NODE_RANK:-0}                        # 0 starts Ray and submits the 
 MASTER_ADDR=${MASTER_ADDR:-}                     # address of node 0 that the other nodes can reach
 RAY_PORT=${RAY_PORT:-6379}
 DASHBOARD_PORT=${DASHBOARD_PORT:-8265}           # of node 0, on its loopback: where the job is submitted
-PYTHON=${PYTHON:-python3}
+PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
 
 die() { echo "run-qwen3-30B-A3B.sh: $*" >&2; exit 2; }
 for name in NUM_NODES GPUS_PER_NODE NODE_RANK RAY_PORT DASHBOARD_PORT; do

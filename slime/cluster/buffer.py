@@ -26,7 +26,7 @@ UNASKED = 64  # how many calls nobody has waited for there may be before the old
 class BufferActor:
     """One DataBuffer, in a process of its own."""
 
-    buffer: DataBuffer
+    buffer: DataBuffer | None = None
 
     def open(self, config: Config) -> int:
         """Reads the prompts; returns their number. Not in the constructor, so that bad data is an error and no dead
@@ -68,7 +68,8 @@ class BufferActor:
         return self.buffer.resume(first_rollout)
 
     def close(self, whole: bool) -> None:
-        self.buffer.close(whole=whole)
+        if self.buffer is not None:  # else it was never opened, and its source's error is the one to tell
+            self.buffer.close(whole=whole)
 
     def length(self) -> int:
         return len(self.buffer)

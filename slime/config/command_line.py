@@ -61,6 +61,9 @@ def scan(argv: list[str]) -> CommandLine:
                     line.problems.append(Problem(flag, "needs a file", "--config configs/tiny-grpo.yaml"))
             case "check":
                 line.check = True
+                words[:0] = values  # which are not its own
+                if equals:
+                    line.problems.append(Problem(flag, "takes no value", "leave it out to start the run"))
             case "help":
                 line.help = values
             case "help_all":

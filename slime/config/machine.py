@@ -1,5 +1,5 @@
-"""Whether this machine has the devices that a run asks for. Of a cluster that the run joins (RAY_ADDRESS) nothing is
-known here: the placement asks it.
+"""Whether this machine has the devices and the packages that a run asks for. Of the devices of a cluster that the run
+joins (RAY_ADDRESS) nothing is known here: the placement asks it.
 
 Invariant: no device is touched; GPUs are counted by their device files. What is counted is at least what Ray will find,
 so that nothing is refused here that could have been placed.
@@ -8,6 +8,7 @@ so that nothing is refused here that could have been placed.
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -21,8 +22,23 @@ READS = {
 }  # fmt: skip
 
 
+TRACKERS = {"use_tensorboard": "tensorboard", "use_wandb": "wandb"}
+
+
 def lacking(config: Config, unsound: set[str]) -> Iterator[Problem]:
     """What a run on this machine alone would need more than there is."""
+    yield from _packages(config)
+    yield from _devices(config, unsound)
+
+
+def _packages(config: Config) -> Iterator[Problem]:
+    for option, package in TRACKERS.items():
+        if getattr(config, option) and importlib.util.find_spec(package) is None:
+            fix = "pip install 'slime[trackers]' in this environment"
+            yield Problem("--" + option.replace("_", "-"), f"the package {package} is not installed", fix)
+
+
+def _devices(config: Config, unsound: set[str]) -> Iterator[Problem]:
     if os.environ.get("RAY_ADDRESS", "local") not in ("", "local") or READS & unsound:
         return
     gpus = num_gpus()

@@ -118,7 +118,7 @@ def _engines(c: Config, model: Architecture | None) -> Iterator[str]:
 def _weights(c: Config, model: Architecture | None) -> Iterator[str]:
     if not c.has_engines or c.debug_rollout_only:
         return
-    how = "through shared memory" if c.colocate else "by broadcast"
+    how = "through shared memory (of GPUs, by CUDA IPC)" if c.colocate else "by broadcast"
     check = ", then compared by checksum" if c.check_weight_update_equal else ""
     yield f"to the engines after each rollout, {how}, in buckets of {_bytes(c.update_weight_buffer_size)}{check}"
 

@@ -115,6 +115,8 @@ def read_eval_config(file: Path, defaults: Mapping[str, Any]) -> list[EvalSet]:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"--eval-config {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"--eval-config {file}: not text in UTF-8 (byte {error.start + 1})") from error
     except yaml.YAMLError as error:
         raise DataError(f"--eval-config {file}: not valid YAML: {error}") from error
     if isinstance(content, dict) and set(content) == {"eval"}:

@@ -1,4 +1,4 @@
-"""Whether the data of a run can be used, before anything is started: chat template and prompt files."""
+"""Whether the data of a run can be used, before anything is started: tokenizer, chat template and prompt files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from slime.data.errors import DataError
 from slime.data.eval_sets import eval_sets
 from slime.data.prompts import Keys, PromptSet
 from slime.data.template import compile_templates
-from slime.data.tokenizer import load_templates, read_json
+from slime.data.tokenizer import load_backend, load_templates, read_json
 
 
 def unusable_data(config: Any) -> list[tuple[str, str]]:
-    """(option, what is wrong), one for the template, and one for each set of prompt files; the first unsound row of a
+    """(option, what is wrong), one for the tokenizer or the template, and one for each set of prompt files; the first unsound row of a
     set stands for all of its rows."""
-    problems = unusable_template(config)
+    problems = unusable_tokenizer(config) or unusable_template(config)
     if config.prompt_data and config.data_source_path is None:
         keys = Keys(config.input_key, config.label_key, config.metadata_key, config.tool_key)
         try:
@@ -33,6 +33,16 @@ def unusable_data(config: Any) -> list[tuple[str, str]]:
         except DataError as error:
             problems.append((f"eval set {one.name}", str(error)))
     return problems
+
+
+def unusable_tokenizer(config: Any) -> list[tuple[str, str]]:
+    checkpoint = Path(config.hf_checkpoint)
+    if (checkpoint / "tokenizer.json").exists():  # older formats take transformers to read, and seconds
+        try:
+            load_backend(checkpoint)
+        except DataError as error:
+            return [("--hf-checkpoint", str(error))]
+    return []
 
 
 def unusable_template(config: Any) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ Invariants
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -30,6 +31,7 @@ PORT_ATTEMPTS = 4
 PORT_TAKEN = ("address already in use", "port is already in use")  # in the log; the process may well live on
 STOP_TIMEOUT_S = 40.0  # more than the supervisor takes before it gives up
 LOG_LINES = 25
+PROGRESS = re.compile(r"\d+%")  # of a progress bar, which says nothing of why a server ended
 
 
 class ServerProcess(ABC):
@@ -170,7 +172,7 @@ class ServerProcess(ABC):
 
     def log_tail(self) -> str:
         """The last lines of the log, to be appended to a message."""
-        lines = self.log().rstrip().splitlines()
+        lines = [line for line in self.log().rstrip().split("\n") if not PROGRESS.search(line)]
         return f"\nThe last lines of {self.log_path}:\n" + "\n".join(
             f"    {line}" for line in lines[-LOG_LINES:] or ["(empty)"]
         )

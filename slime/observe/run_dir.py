@@ -178,7 +178,10 @@ class LineFile:
         self._size += len(line_bytes)
 
     def close(self) -> None:
+        """A file without a line goes: whatever was to be told of never began."""
         os.close(self._fd)
+        if not self._size:
+            self.path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -48,6 +48,18 @@ def test_check_prints_the_plan_and_starts_nothing(complete, capsys):
     assert "4 prompts x 2 samples = 8 samples" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--check", "x.yaml"], "x.yaml: is no option and belongs to none\n      -> --config x.yaml"),
+        (["--check=false"], "--check: takes no value"),
+    ],
+)
+def test_check_takes_no_value(complete, capsys, words, said):
+    code, _, err = ended([*complete, *words], capsys)
+    assert code == 2 and said in err
+
+
 def test_a_model_without_weights_can_be_checked_but_not_started(complete, tiny, capsys):
     (tiny / "model.safetensors").unlink()
     code, _, err = ended(["--check", *complete], capsys)

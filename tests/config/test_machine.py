@@ -65,3 +65,10 @@ def test_of_a_cluster_nothing_is_known_before_it_is_joined(monkeypatch):
 
 def test_numbers_that_are_wrong_themselves_have_no_consequence():
     assert said("--actor-num-gpus-per-node 8 --colocate", {"actor_num_gpus_per_node"}) == []
+
+
+def test_packages_of_trackers_are_missed_before_the_start(monkeypatch):
+    real = machine.importlib.util.find_spec
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "wandb" else real(name))
+    (text,) = said("--actor-num-gpus-per-node 1 --colocate --use-wandb --use-tensorboard")
+    assert text.startswith("--use-wandb: the package wandb is not installed") and "slime[trackers]" in text

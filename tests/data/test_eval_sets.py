@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from slime.data.errors import DataError
-from slime.data.eval_sets import EvalPrompts, EvalSet, eval_sets
+from slime.data.eval_sets import EvalPrompts, EvalSet, eval_sets, read_eval_config
 from slime.data.template import ChatTemplate
 from slime.data.tokenizer import Tokenizer
 from slime.tiny import write_checkpoint
@@ -97,6 +97,12 @@ def test_yaml_that_cannot_be_read(tmp_path):
         eval_sets(yaml_config(tmp_path, "{"))
     with pytest.raises(DataError, match=r"missing.yaml: No such file"):
         eval_sets(config(eval_config=str(tmp_path / "missing.yaml")))
+
+
+def test_yaml_that_is_no_text(tmp_path):
+    (tmp_path / "e.yaml").write_bytes(b"ab\xff")
+    with pytest.raises(DataError, match=r"e\.yaml: not text in UTF-8 \(byte 3\)"):
+        read_eval_config(tmp_path / "e.yaml", {})
 
 
 def test_names_are_told_apart():

@@ -61,3 +61,10 @@ def test_every_set_of_prompts_is_looked_into(checkpoint, tmp_path):
         )
     )
     assert [where for where, _ in problems] == ["--prompt-data", "eval set held-out"]
+
+
+def test_a_tokenizer_that_is_cut_off_is_said(checkpoint):
+    file = checkpoint / "tokenizer.json"
+    file.write_bytes(file.read_bytes()[:300])
+    ((option, what),) = unusable_data(config_of(checkpoint, "--apply-chat-template"))
+    assert option == "--hf-checkpoint" and "tokenizer.json: not a tokenizer" in what

@@ -189,3 +189,14 @@ def test_line_that_does_not_fit_on_the_disk_leaves_nothing_behind(tmp_path):
     )
     assert said.stdout == f"cannot append to {path}: the limit on the size of a file is reached (ulimit -f): raise it\n"
     assert path.read_text() == "x" * 99 + "\n"
+
+
+def test_a_file_without_a_line_frees_the_name_of_its_run(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    LineFile(run.metrics_file).close()
+    RunDir.create(tmp_path / "run")
+    metrics = LineFile(run.metrics_file)
+    metrics.append("{}")
+    metrics.close()
+    with pytest.raises(RunDirError, match="already holds a run"):
+        RunDir.create(tmp_path / "run")
