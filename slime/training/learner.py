@@ -126,6 +126,10 @@ class Learner:
     def close(self) -> None:
         """Waits for a save in the background and ends the process groups. The trainer is of no use afterwards."""
         self.checkpoints.settle(wait=True)
+        # Autograd's nodes hold model and optimizer by hooks that no garbage collector sees, and both hold the nodes.
+        self.model.config.grad_scale_func = None
+        for chunk in self.model.chunks:
+            chunk.grad_accs.clear()
         self.parallel.stop()
 
     def _settle(self) -> None:

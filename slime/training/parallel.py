@@ -94,9 +94,13 @@ class Parallel:
         return sorted({name for of_rank in everyone for name in of_rank})
 
     def stop(self) -> None:
-        mpu.destroy_model_parallel()
+        made = [group for group in mpu._global_process_group_list or [] if group is not None]
+        mpu.destroy_model_parallel()  # which only forgets them
         if self.owns_processes:
             dist.destroy_process_group()
+            return
+        for group in made:
+            dist.destroy_process_group(group)
 
 
 def start(config: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> Parallel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +27,7 @@ COMMON = [
 @contextmanager
 def trainer(directory: str, *options: str):
     """A Trainer on the ranks that are there."""
+    gc.collect()  # the one before: its process groups have dozens of threads
     from slime.config import load
     from slime.training.trainer import Trainer
 
