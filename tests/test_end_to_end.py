@@ -185,7 +185,7 @@ def test_mixture_of_experts_against_a_reference(grpo, tmp_path):
 
 
 def test_killed_driver_leaves_nothing(grpo, tmp_path):
-    with driver(tmp_path, *grpo, *DECOUPLED) as process:
+    with driver(tmp_path, *grpo) as process:
         wait_for(tmp_path / "run" / "metrics.jsonl", "train/loss", process)
         assert len(marked(tmp_path)) > 5
         shared = in_dev_shm(marked(tmp_path))

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,12 +186,11 @@ def test_with_no_engine_left_the_request_fails_at_its_deadline(doomed: Doomed, a
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the engines of a test put their temporary files."""
-    directory = tmp_path / "t"
-    directory.mkdir()
-    monkeypatch.setenv("TMPDIR", str(directory))
-    return directory
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the engines of a test put their temporary files; not in tmp_path, which is too long for a socket's address."""
+    with tempfile.TemporaryDirectory(prefix="t") as directory:
+        monkeypatch.setenv("TMPDIR", directory)
+        yield Path(directory)
 
 
 def test_a_model_without_weights_is_reported_with_the_end_of_the_log(

@@ -87,7 +87,7 @@ def test_chunks_bound_the_memory_of_logits(tmp_path):
     Qwen3ForCausalLM(Qwen3Config(vocab_size=LARGE_VOCABULARY, **sizes, **heads)).save_pretrained(tmp_path)
     ((in_chunks, at_once),) = run_ranks(memory_of_logits, 1, str(tmp_path))
     assert in_chunks < 1
-    assert at_once > 2  # the logits, and in float32 their shifted copy, its exponentials and the gradient
+    assert at_once > 1  # the logits themselves, and what of their copies is beyond the peak before
 
 
 def test_bfloat16_is_near(ours):
