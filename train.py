@@ -37,6 +37,7 @@ def train(config: Config, job: Job, recorder: Recorder) -> None:
                 with step.clock("train"):
                     step.add(*job.train(rollout_id, batches))
                 if config.saves_after(rollout_id):
+                    step.write()  # before a checkpoint counts it as done
                     with step.clock("save_model"):
                         job.save(rollout_id)
 

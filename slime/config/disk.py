@@ -93,7 +93,9 @@ def _checkpoint(
     if not directory.is_dir():
         fix = _made_by(directory) or "name a directory with config.json, safetensors and tokenizer"
         if re.fullmatch(r"[\w.-]+/[\w.-]+", str(directory)):  # looks like the name of a model, not of a directory
-            fix = f"if it is the name of a model, download it first: hf download {directory} --local-dir {directory.name}"
+            fix = (
+                f"if it is the name of a model, download it first: hf download {directory} --local-dir {directory.name}"
+            )
         found.problems.append(Problem(option, f"there is no directory {directory}", fix))
         return None
     try:

@@ -1,7 +1,7 @@
 """Batch: what travels from rollout to training, one a data-parallel rank, through Ray's object store by reference.
 
-A sample that fanned out is several samples here, the parts of a whole. A loss that is a mean over samples takes the mean
-over all tokens of a whole, so that it counts once, however many parts it is in.
+A sample that fanned out is several samples here, the parts of a whole. A loss that is a mean over samples takes the
+mean over all tokens of a whole, so that it counts once, however many parts it is in.
 
 Shape suffixes: N samples of this rank · T tokens of all of them, concatenated · R response tokens, concatenated ·
 L layers · K experts that a token goes to.

@@ -14,8 +14,8 @@ from slime.data.tokenizer import load_backend, load_templates, read_json
 
 
 def unusable_data(config: Any) -> list[tuple[str, str]]:
-    """(option, what is wrong), one for the tokenizer or the template, and one for each set of prompt files; the first unsound row of a
-    set stands for all of its rows."""
+    """(option, what is wrong), one for the tokenizer or the template, and one for each set of prompt files; the first
+    unsound row of a set stands for all of its rows."""
     problems = unusable_tokenizer(config) or unusable_template(config)
     if config.prompt_data and config.data_source_path is None:
         keys = Keys(config.input_key, config.label_key, config.metadata_key, config.tool_key)

@@ -57,10 +57,16 @@ ROLLOUT = (
         "rollout/dynamic_filter/drop_{reason}", "groups", "that `--dynamic-sampling-filter-path` dropped, by its reason"
     ),
     Metric("rollout/error_cat/{category}", "share", "samples by `--log-reward-category`, a key of their rewards"),
-    Metric("passrate/pass@{k}", "share", "`--log-passrate`: prompts solved by at least one of k samples, unbiased estimate"),
-    Metric(f"multi_turn/raw_response_length/{STATISTIC}", "tokens", "`--log-multi-turn`: responses, with what tools said"),
+    Metric(
+        "passrate/pass@{k}", "share", "`--log-passrate`: prompts solved by at least one of k samples, unbiased estimate"
+    ),
+    Metric(
+        f"multi_turn/raw_response_length/{STATISTIC}", "tokens", "`--log-multi-turn`: responses, with what tools said"
+    ),
     Metric(f"multi_turn/wo_obs_response_length/{STATISTIC}", "tokens", "the same without: what was sampled"),
-    Metric(f"multi_turn_metric/round_number_{STATISTIC}", "turns", "of a sample, where its `metadata[\"round_number\"]` says"),
+    Metric(
+        f"multi_turn_metric/round_number_{STATISTIC}", "turns", 'of a sample, where its `metadata["round_number"]` says'
+    ),
     Metric("rollout/reward_failures", "samples", "whose reward was not had: 0 or dropped, by `--rm-failure-policy`"),
     Metric("rollout/reward_retries", "calls", "rewards asked for again, `--rm-retries`"),
     Metric("rollout/prefix_cache_hit_rate", "share", "prompt tokens that the engine found in its prefix cache"),

@@ -5,8 +5,8 @@
             ...
         step.add({"rollout/raw_reward": 0.5})
 
-Invariant: a step is written when it is over, whole; a step that failed leaves its spans in the timeline and nothing
-else.
+Invariant: a step is written when it is over; a step that failed leaves its spans in the timeline and nothing else. Only
+of a step that a checkpoint is about to count as done, what is known is written before.
 """
 
 from __future__ import annotations
@@ -45,12 +45,17 @@ ELSEWHERE = {  # what other processes time: name -> process, in the order of the
 class StepRecord:
     """One step of the driver. `metrics` are on the axis of rollouts, `train_rows` one an optimizer step of a model."""
 
-    def __init__(self, rollout_id: int, console: Console, timeline: Timeline) -> None:
+    def __init__(
+        self, rollout_id: int, console: Console, timeline: Timeline, log: Callable[[Row, Sequence[Row], int], None]
+    ) -> None:
         self.rollout_id = rollout_id
         self._console = console
         self.metrics: Row = {}
         self.train_rows: Sequence[Row] = ()
         self._timeline = timeline
+        self._log = log
+        self._written: set[str] = set()
+        self._due: Sequence[Row] = ()
 
     def add(self, metrics: Mapping[str, float], train_rows: Sequence[Row] = ()) -> None:
         """Joins `metrics` to those of the step, when what they measured has just ended.
@@ -58,12 +63,23 @@ class StepRecord:
         The times among them that other processes took go into the timeline, one after another, the last ending now.
         """
         self.metrics |= metrics
-        self.train_rows = train_rows or self.train_rows
+        if train_rows:
+            self.train_rows = self._due = train_rows
         end = time.time()
         for name, process in reversed(ELSEWHERE.items()):
             if seconds := metrics.get(f"perf/{name}_time"):
                 self._timeline.add(name, end - seconds, end, process=process, rollout_id=self.rollout_id)
                 end -= seconds
+
+    def write(self) -> None:
+        """Writes what was added since the last time; so a run that is killed, and resumed after this step, has it."""
+        self._log(
+            {name: value for name, value in self.metrics.items() if name not in self._written},
+            self._due,
+            self.rollout_id,
+        )
+        self._written |= self.metrics.keys()
+        self._due = ()
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
@@ -88,21 +104,24 @@ class Recorder:
 
     @contextmanager
     def step(self, rollout_id: int) -> Iterator[StepRecord]:
-        record = StepRecord(rollout_id, self.console, self._timeline)
+        record = StepRecord(rollout_id, self.console, self._timeline, self._log)
         with record.clock("step"):
             yield record
         metrics = record.metrics
         waited, trained = metrics.get("perf/train_wait_time"), metrics.get("perf/train_time")
         if waited is not None and trained is not None:
             metrics["perf/wait_time_ratio"] = waited / (waited + trained)
-        self._metrics.log(metrics, step=rollout_id)
-        for row in record.train_rows:
-            step = int(row.get("train/step", row.get("critic-train/step", self._optimizer_steps)))
-            self._metrics.log(row, step=step)
-            self._optimizer_steps = step + 1  # for rows that don't say
+        record.write()
         shown = {**(record.train_rows[0] if record.train_rows else {}), **metrics}
         self.console.step(rollout_id, shown)
         self._doubt_the_engines(rollout_id, shown.get(LOGPROB_DIFF, 0.0))
+
+    def _log(self, metrics: Row, train_rows: Sequence[Row], rollout_id: int) -> None:
+        self._metrics.log(metrics, step=rollout_id)
+        for row in train_rows:
+            step = int(row.get("train/step", row.get("critic-train/step", self._optimizer_steps)))
+            self._metrics.log(row, step=step)
+            self._optimizer_steps = step + 1  # for rows that don't say
 
     def _doubt_the_engines(self, rollout_id: int, difference: float) -> None:
         """Says once that trainer and engine do not run the same model."""

@@ -67,7 +67,7 @@ class Sampling:
 
 
 def seeds(config: Config, samples: Sequence[Sample]) -> list[int] | None:
-    """Of each sample its own, by --rollout-seed: the same weights say the same again, whatever else is generated beside.
+    """Of each sample its own, by --rollout-seed: the same weights say the same again, whatever is generated beside.
 
     None unless the engines heed them, with --sglang-enable-deterministic-inference; SGLang has that on GPUs only.
     """

@@ -1,4 +1,5 @@
-"""`python -m slime.tiny --task col|sort|tool --output DIR`: makes the files of a tiny experiment and says what they are."""
+"""`python -m slime.tiny --task col|sort|tool --output DIR`: makes the files of a tiny experiment and says what they
+are."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from slime.tiny.tasks import TASKS
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m slime.tiny", description=__doc__, allow_abbrev=False)
     parser.add_argument(
-        "--task", choices=TASKS, default="col", help="col: 47+85= by thinking; sort: sort 52941, quicker; tool: 34*62= by a calculator"
+        "--task",
+        choices=TASKS,
+        default="col",
+        help="col: 47+85= by thinking; sort: sort 52941, quicker; tool: 34*62= by a calculator",
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="a new directory")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of all files [0]")

@@ -200,7 +200,7 @@ class PolicyLoss(Loss):
         return pg_R
 
     def _reduced(self, pg_R: Tensor, batch: MicroBatch) -> Tensor:
-        """The mean or, with a reducer of the user's, what it makes of samples, divided by their number or that of tokens."""
+        """The mean or, with the user's reducer, what it makes of samples, divided by their number or that of tokens."""
         if self.reducer is None or not len(batch.samples):
             return self.mean(pg_R, batch)
         samples = batch.samples

@@ -143,9 +143,7 @@ class Trainer(Learner):
     def _step(self, prepared: Prepared, index: int, *, compare: bool) -> dict[str, float]:
         if self.before_step is not None:
             model = self.model
-            self.before_step(
-                self.config, prepared.rollout_id, index, model.chunks, model.optimizer, model.schedule
-            )
+            self.before_step(self.config, prepared.rollout_id, index, model.chunks, model.optimizer, model.schedule)
         with self.routing.training(prepared.steps[index]):
             return super()._step(prepared, index, compare=compare)
 

@@ -46,7 +46,10 @@ def plan(*argv: str) -> str:
             "--colocate --rollout-num-gpus 16 --rollout-num-gpus-per-engine 8",
             "and on 8 further devices; 16 devices in all engine 0: ranks 0-7 behind",
         ),
-        ("--colocate --check-weight-update-equal", "through shared memory (of GPUs, by CUDA IPC), in buckets of 512 MiB, then compared"),
+        (
+            "--colocate --check-weight-update-equal",
+            "through shared memory (of GPUs, by CUDA IPC), in buckets of 512 MiB, then compared",
+        ),
         (
             "--colocate --advantage-estimator ppo --num-critic-only-steps 3 --lambd 0.95",
             "Critic 8 ranks, divided as the policy is, on the devices of the policy, in turns with it; from model"

@@ -187,7 +187,7 @@ def test_with_no_engine_left_the_request_fails_at_its_deadline(doomed: Doomed, a
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the engines of a test put their temporary files; not in tmp_path, which is too long for a socket's address."""
+    """Where the engines of a test put temporary files; not in tmp_path, which is too long for a socket's address."""
     with tempfile.TemporaryDirectory(prefix="t") as directory:
         monkeypatch.setenv("TMPDIR", directory)
         yield Path(directory)

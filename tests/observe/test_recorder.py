@@ -58,6 +58,26 @@ def test_times_of_other_processes_stand_in_their_order_before_now(run, recorder)
     assert update_weights["args"] == {"rollout_id": 7}
 
 
+def test_what_a_checkpoint_counts_as_done_is_written_before_and_only_once(run, recorder):
+    with recorder.step(3) as step:
+        step.add(
+            {"rollout/raw_reward": 0.5}, [{"train/loss": 1.0, "train/step": 6}, {"train/loss": 2.0, "train/step": 7}]
+        )
+        step.write()
+        at_the_save = read_metrics(run.path)
+        step.add({"perf/update_weights_time": 0.25})
+    assert [(row.get("rollout/raw_reward"), row.get("train/loss")) for row in at_the_save] == [
+        (0.5, None),
+        (None, 1.0),
+        (None, 2.0),
+    ]
+    (rest,) = read_metrics(run.path)[3:]
+    assert (
+        rest.keys() == {"time", "rollout/step", "perf/update_weights_time", "perf/step_time"}
+        and rest["rollout/step"] == 3
+    )
+
+
 def test_step_that_fails_leaves_its_spans_alone(run, recorder):
     with pytest.raises(ValueError), recorder.step(0) as step, step.clock("train"):
         raise ValueError

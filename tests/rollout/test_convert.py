@@ -218,7 +218,6 @@ def test_balance_by_operations_gives_the_long_sample_less_company(make_config, o
     assert sorted(map(len, convert(config, samples, 2))) == counts
 
 
-
 @settings(deadline=None)
 @given(responses=responses, dp_size=st.integers(1, 4), balance=st.booleans(), data=st.data())
 def test_no_sample_is_lost_or_changed(make_config, responses, dp_size, balance, data) -> None:

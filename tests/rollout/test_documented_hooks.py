@@ -88,8 +88,10 @@ def test_buffer_filter(produce, make_config: MakeConfig) -> None:
 
 
 def test_sample_filter_and_all_samples(produce, capsys: pytest.CaptureFixture[str]) -> None:
-    groups, batch, _ = produce(
-        **SAY, rollout_sample_filter_path="my_hooks.without_long_ones", rollout_all_samples_process_path="my_hooks.count"
+    groups, _, _ = produce(
+        **SAY,
+        rollout_sample_filter_path="my_hooks.without_long_ones",
+        rollout_all_samples_process_path="my_hooks.count",
     )
     assert [sample.remove_sample for sample in flatten(groups)] == [s.response_length > 6 for s in flatten(groups)]
     assert "4 groups of 16 prompts" in capsys.readouterr().out

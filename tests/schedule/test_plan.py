@@ -151,4 +151,7 @@ def test_packing_by_tokens_puts_the_fullest_first():
 def test_parts_of_a_whole_stay_in_one_step():
     """Four wholes in two steps: the first has three parts, the second is one with the last sample."""
     (rank,) = plan([5] * 7, dp_size=1, num_steps=2, wholes=[0, 0, 0, 1, 2, 3, 1], micro_batch_size=1)
-    assert [[sample for micro_batch in step for sample in micro_batch] for step in rank.steps] == [[0, 1, 2, 3, 6], [4, 5]]
+    assert [[sample for micro_batch in step for sample in micro_batch] for step in rank.steps] == [
+        [0, 1, 2, 3, 6],
+        [4, 5],
+    ]

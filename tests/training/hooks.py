@@ -75,8 +75,6 @@ def note_log_prob(args: Any, model: list[torch.nn.Module], store_prefix: str) ->
     CALLS.append(("log_prob", store_prefix, len(model)))
 
 
-def note_step(
-    args: Any, rollout_id: int, step_id: int, model: list, optimizer: Any, opt_param_scheduler: Any
-) -> None:
+def note_step(args: Any, rollout_id: int, step_id: int, model: list, optimizer: Any, opt_param_scheduler: Any) -> None:
     CALLS.append(("step", rollout_id, step_id, opt_param_scheduler.num_steps))
     assert model[0].training and optimizer.param_groups

@@ -39,7 +39,9 @@ class Logging(Section):
     log_multi_turn: bool = option(
         False, "multi_turn/*: lengths of responses with and without what tools said; multi_turn_metric/*: turns."
     )
-    log_passrate: bool = option(False, "passrate/pass@k of the prompts of each rollout, unbiased; a reward of 1 is a pass.")
+    log_passrate: bool = option(
+        False, "passrate/pass@k of the prompts of each rollout, unbiased; a reward of 1 is a pass."
+    )
     log_reward_category: str | None = option(
         None, "rollout/error_cat/*: share of the samples by this key of the reward, which is a dict."
     )
