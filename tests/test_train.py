@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slime.tiny import Tiny, make_tiny
@@ -36,6 +38,8 @@ def test_an_interrupt_in_the_first_moments_is_answered(tiny, tmp_path):
     os.mkfifo(slow)
     process = subprocess.Popen(command(tiny, "--config", str(slow)), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     with slow.open("w"):  # returns when train.py has opened it, too, and waits for its content
+        while psutil.Process(process.pid).status() == psutil.STATUS_RUNNING:
+            time.sleep(0.01)  # Python can't answer a signal between its last look for one and the call that waits
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "slime: interrupted; whatever this run had started has ended\n")

@@ -20,7 +20,7 @@ BENCHES = ("buffer", "pack", "rollout", "train")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m slime.bench", description=__doc__, allow_abbrev=False)
-    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    names = parser.add_subparsers(dest="name", metavar=f"{{{','.join(BENCHES)}}}", required=True)
     benches = {name: importlib.import_module(f"slime.bench.{name}") for name in BENCHES}
     for name, bench in benches.items():
         title = bench.__doc__.partition("\n")[0].removeprefix(f"{name}: ")

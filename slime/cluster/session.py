@@ -99,6 +99,8 @@ class Session:
             self._guard.look()
         self._undo.close()
         if self._interrupt.number not in (None, signal.SIGINT):
+            name = signal.Signals(self._interrupt.number).name
+            print(f"slime: ended by {name}; whatever this run had started has ended", file=sys.stderr)
             raise SystemExit(128 + self._interrupt.number)
 
     def _start(self, directory: Path) -> None:

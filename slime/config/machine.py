@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
+import socket
 from collections.abc import Iterator
 
 from slime.config import plan
@@ -28,6 +29,7 @@ TRACKERS = {"use_tensorboard": "tensorboard", "use_wandb": "wandb"}
 def lacking(config: Config, unsound: set[str]) -> Iterator[Problem]:
     """What a run on this machine alone would need more than there is."""
     yield from _packages(config)
+    yield from _port(config, unsound)
     yield from _devices(config, unsound)
 
 
@@ -38,8 +40,26 @@ def _packages(config: Config) -> Iterator[Problem]:
             yield Problem("--" + option.replace("_", "-"), f"the package {package} is not installed", fix)
 
 
+def _port(config: Config, unsound: set[str]) -> Iterator[Problem]:
+    """The router's, when one is to be started here with a port of the user's choice."""
+    if _joins_a_cluster() or config.sglang_router_ip or "sglang_router_port" in unsound or not config.has_engines:
+        return
+    if config.sglang_router_port:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the router does
+            try:
+                probe.bind(("127.0.0.1", config.sglang_router_port))
+            except OSError as error:
+                what = f"cannot listen on port {config.sglang_router_port} ({error.strerror})"
+                yield Problem("--sglang-router-port", what, "choose another, or none to have a free one found")
+
+
+def _joins_a_cluster() -> bool:
+    return os.environ.get("RAY_ADDRESS", "local") not in ("", "local")
+
+
 def _devices(config: Config, unsound: set[str]) -> Iterator[Problem]:
-    if os.environ.get("RAY_ADDRESS", "local") not in ("", "local") or READS & unsound:
+    if _joins_a_cluster() or READS & unsound:
         return
     gpus = num_gpus()
     if config.device == "cuda" and not gpus:

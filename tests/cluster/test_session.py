@@ -172,6 +172,7 @@ def test_sigterm_ends_everything(driver):
     run.process.terminate()
     assert run.process.wait(DEADLINE_S) == 128 + signal.SIGTERM, run.errors
     assert run.remains == []
+    assert run.errors.endswith("slime: ended by SIGTERM; whatever this run had started has ended\n")
 
 
 def test_a_failure_ends_everything_and_shows_its_cause(driver):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from slime.config import load, machine
@@ -72,3 +74,13 @@ def test_packages_of_trackers_are_missed_before_the_start(monkeypatch):
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "wandb" else real(name))
     (text,) = said("--actor-num-gpus-per-node 1 --colocate --use-wandb --use-tensorboard")
     assert text.startswith("--use-wandb: the package wandb is not installed") and "slime[trackers]" in text
+
+
+def test_a_port_of_the_router_that_is_taken_is_said():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        words = f"--actor-num-gpus-per-node 2 --colocate --sglang-router-port {port}"
+        (text,) = said(words)
+        assert text.startswith(f"--sglang-router-port: cannot listen on port {port} (Address already in use)")
+        assert said(f"{words} --sglang-router-ip router") == []
+    assert said(words) == []
