@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,39 +13,72 @@ from slime.config import Config
 from slime.inference.control import EngineControl
 from slime.inference.errors import InferenceError
 from slime.inference.server import EngineServer
+from slime.inference.watch import Checks, Death, Watch
 
-WATCH_S = 0.2
+END_S = 40.0  # from when a server no longer answers until its process has ended, if it does
 
 
 class EngineActor:
-    """Two threads: one for calls, one that watches the server."""
+    """Two threads: one for calls, one that watches the server.
 
-    def __init__(self, server: EngineServer) -> None:
-        self.server = server
-        self.stopping = False
+    With `checks` (--use-fault-tolerance) a server may die, and come back: what is asked of one that is dead is done by
+    its death.
+    """
+
+    def __init__(self, server: EngineServer, checks: Checks | None) -> None:
+        self.server, self.checks = server, checks
+        self.asleep: set[str] = set()  # what of its memory the server has released
+        self.watching = Watch(server, self._ask, checks)
         server.start()
 
     def ready(self, timeout: float) -> EngineControl:
         self.server.wait_ready(timeout)
+        self.watching.server_is_up()
         return self.server.control
 
-    def watch(self) -> None:
-        """Returns when the engine is stopped. Raises InferenceError, with the end of its log, when it ends by
-        itself."""
-        while not self.stopping:
-            if not self.server.is_running:
-                raise InferenceError(f"{self.server.name} has ended unasked.{self.server.log_tail()}")
-            time.sleep(WATCH_S)
+    def restart(self, timeout: float) -> EngineControl | Death:
+        """Starts a new server, on another port, with the weights of the checkpoint."""
+        self.asleep = set()
+        self.watching = Watch(self.server, self._ask, self.checks)
+        try:
+            self.server.restart(timeout)
+        except InferenceError as error:
+            return Death.at_start(error)
+        self.watching.server_is_up()
+        return self.server.control
+
+    def watch(self) -> Death | None:
+        """Returns when the engine is stopped. When it ends by itself, its death; without --use-fault-tolerance that is
+        an InferenceError."""
+        death = self.watching.death()
+        if death is not None and self.checks is None:
+            raise InferenceError(
+                f"{self.server.name} {death.cause}. With --use-fault-tolerance it is started again.{death.log_tail}"
+            )
+        return death
 
     def sleep(self) -> None:
-        self.server.control.release_memory()
+        self._unless_dead(self.server.control.release_memory)
+        self.asleep = {"weights", "kv_cache"}
 
     def wake(self, tags: Sequence[Literal["weights", "kv_cache"]]) -> None:
-        self.server.control.resume_memory(tags)
+        if self.asleep.issuperset(tags):  # else it has been started since, and is awake
+            self._unless_dead(lambda: self.server.control.resume_memory(tags))
+            self.asleep -= set(tags)
 
     def stop(self) -> None:
-        self.stopping = True
+        self.watching.stop()
         self.server.stop()
+
+    def _ask(self, timeout: float) -> None:
+        self.server.control.answer(timeout)
+
+    def _unless_dead(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except InferenceError:
+            if self.checks is None or not self.server.has_ended(END_S):
+                raise
 
 
 class Engines:
@@ -62,6 +94,7 @@ class Engines:
                     " --rollout-num-gpus-per-engine of at most --num-gpus-per-node"
                 )
         self.actors = []
+        checks = Checks.from_config(config)
         for index, places in enumerate(placement.engines):
             server = EngineServer.from_config(
                 config,
@@ -72,7 +105,7 @@ class Engines:
                 token=token,
             )
             options = placement.options(places) | {"name": f"engine-{index}", "max_concurrency": 2}
-            self.actors.append(ray.remote(EngineActor).options(**options).remote(server))
+            self.actors.append(ray.remote(EngineActor).options(**options).remote(server, checks))
 
     def __len__(self) -> int:
         return len(self.actors)
@@ -81,9 +114,13 @@ class Engines:
         """The control of each engine, once it serves; an error after `timeout` seconds."""
         return [actor.ready.remote(timeout) for actor in self.actors]
 
-    def watch(self) -> list[ray.ObjectRef]:
-        """References that fail when an engine does."""
-        return [actor.watch.remote() for actor in self.actors]
+    def watch(self, index: int) -> ray.ObjectRef:
+        """A reference to the death of an engine; without --use-fault-tolerance it fails then."""
+        return self.actors[index].watch.remote()
+
+    def restart(self, index: int, timeout: float) -> ray.ObjectRef:
+        """The control of an engine that had died, once it serves again, or how it failed to."""
+        return self.actors[index].restart.remote(timeout)
 
     def sleep(self) -> list[ray.ObjectRef]:
         return [actor.sleep.remote() for actor in self.actors]

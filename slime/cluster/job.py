@@ -19,12 +19,14 @@ from slime.cluster import placement
 from slime.cluster.buffer import Buffer
 from slime.cluster.critics import Critics
 from slime.cluster.engines import Engines
+from slime.cluster.recovery import Recovery
 from slime.cluster.rollouts import Evaluated, Made, Rollouts
 from slime.cluster.session import Session
 from slime.cluster.trainers import Trained, Trainers
 from slime.cluster.turns import Turn, Turns
 from slime.cluster.wait import wait
 from slime.config import Config
+from slime.inference.watch import Checks
 from slime.observe import Console
 
 START_S = 1800.0
@@ -42,7 +44,8 @@ class Job:
 
     def __init__(self, config: Config, session: Session, console: Console) -> None:
         self.config, self.session, self.console = config, session, console
-        self.watched: list[ray.ObjectRef] = []
+        self.watched: list[ray.ObjectRef] = []  # until all are up: from then on it is the recovery's
+        self.recovery: Recovery | None = None
         self.whole = False  # whether all that was to be done is done
         self.stops: list[Any] = []
 
@@ -64,7 +67,7 @@ class Job:
             # Engines take longest, so they go first; everything else starts meanwhile.
             self.engines = Engines(config, seats, device=device, logs=session.logs, token=token)
             self.stops.append(self.engines.stop)
-            self.watched = self.engines.watch()
+            self.watched = [self.engines.watch(index) for index in range(len(self.engines))]
             self.buffer = buffer = Buffer.start()
             opened = buffer.open(config)
             if config.num_rollout is None:
@@ -97,13 +100,15 @@ class Job:
             if len(self.engines):
                 self.watched.append(self.rollouts.watch())
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
-            connecting = [self.rollouts.connect(controls, START_S), *self.trainers.connect(controls)]
-            self.wait(connecting, "training and router to find the engines", START_S)
+            self.wait(self.rollouts.connect(controls, START_S), "the router to find the engines", START_S)
+        checks = Checks.from_config(config)
+        self.recovery = Recovery(self.engines, self.rollouts, controls, self.watched, self.console, checks)
         if rolled_back:
             self.console.say(str(rolled_back))
         self.turns = Turns(
             self.trainers,
             self.engines,
+            self.recovery,
             self.wait,
             colocated=config.colocate,
             engines_sleep=config.offload_rollout,
@@ -111,7 +116,15 @@ class Job:
         )
 
     def wait(self, refs: Any, what: str, timeout: float) -> Any:
-        return wait(refs, what, timeout, watched=self.watched)
+        """Fails with an engine or the router, or sees that they are started again."""
+        if self.recovery is None:
+            return wait(refs, what, timeout, self.watched)
+        return wait(refs, what, timeout, self.recovery.watched, self.recovery.look)
+
+    def _wait_for_inference(self, ref: ray.ObjectRef, what: str) -> Any:
+        """While training has nothing to do, so that engines which come back can get its weights."""
+        deadline = self.config.sglang_router_request_timeout_secs + GRACE_S
+        return wait(ref, what, deadline, self.recovery.watched, self.turns.heal)
 
     @property
     def evaluates(self) -> bool:
@@ -125,7 +138,8 @@ class Job:
         return self.rollouts.generate(rollout_id)
 
     def wait_rollout(self, ref: ray.ObjectRef) -> Made:
-        return self.wait(ref, "the rollout", self.config.sglang_router_request_timeout_secs + GRACE_S)
+        batches, metrics = self._wait_for_inference(ref, "the rollout")
+        return batches, metrics | self.recovery.rollout_is_over()
 
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> Trained:
         """Trains every rank on its share. Returns metrics: those of the rollout, and those of each optimizer step."""
@@ -155,8 +169,7 @@ class Job:
 
     def evaluate(self, rollout_id: int) -> Evaluated:
         self.turns.expect(Turn.INFERENCE, "evaluation")
-        deadline = self.config.sglang_router_request_timeout_secs + GRACE_S
-        return self.wait(self.rollouts.evaluate(rollout_id), "the evaluation", deadline)
+        return self._wait_for_inference(self.rollouts.evaluate(rollout_id), "the evaluation")
 
     def save(self, rollout_id: int) -> None:
         """A checkpoint, an export, or both. Of checkpoints in the background the last is waited for, for then the run

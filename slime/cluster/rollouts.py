@@ -5,7 +5,6 @@ What travels through the driver are references, one a data-parallel rank, and a 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,43 +14,82 @@ from slime.cluster.buffer import Buffer
 from slime.config import Config
 from slime.data.sample import Sample
 from slime.inference.control import EngineControl
-from slime.inference.router import router_from_config
+from slime.inference.errors import InferenceError
+from slime.inference.router import ExternalRouter, router_from_config
+from slime.inference.watch import Checks, Death, Watch
 from slime.rollout.producer import Producer
 
-WATCH_S = 0.5
+END_S = 10.0  # from when the router no longer answers until its process has ended, if it does
 Made = tuple[list[ray.ObjectRef], dict[str, float]]
 Evaluated = tuple[dict[str, float], dict[str, Iterable[Sample]]]
 
 
 class RolloutActor:
     """Owns the router, a process of its own, where there are engines to route to. Made, started, connected, in this
-    order; two threads, one for calls and one that watches the router."""
+    order; threads: one for rollouts, one that watches the router, one for engines and a router that come back."""
 
     def __init__(self, config: Config, buffer: Buffer, dp_size: int, logs: Path, token: str | None) -> None:
         self.config, self.buffer, self.dp_size, self.logs, self.token = config, buffer, dp_size, logs, token
-        self.router = self.producer = None
-        self.stopping = False
+        self.router = self.producer = self.watching = None
+        self.engines: list[EngineControl] = []
 
     def start_router(self) -> None:
         """It comes up by itself from here on."""
         host = ray.util.get_node_ip_address()
         self.router = router_from_config(self.config, log_path=self.logs / "router.log", host=host, token=self.token)
         self.router.start()
+        self._watch_anew()
+
+    def _watch_anew(self) -> None:
+        if not isinstance(self.router, ExternalRouter):
+            self.watching = Watch(self.router, self.router.answer, Checks.from_config(self.config))
 
     def connect(self, engines: list[EngineControl], timeout: float) -> None:
         """Puts the engines behind the router; users' functions find its address in the configuration."""
         if engines:
             self.router.wait_ready(timeout)
-            self.router.add_workers([engine.url for engine in engines], timeout, token=self.token)
+            self.engines = engines
+            self._add_workers(timeout)
             self.config = self.config.replace(sglang_router_ip=self.router.host, sglang_router_port=self.router.port)
         self.producer = Producer(self.config, self.buffer, self.token, engines)
 
-    def watch(self) -> None:
-        """Returns when the router is stopped; raises InferenceError when it ends by itself. Clients would wait for it
-        for hours."""
-        while not self.stopping:
-            self.router.check()
-            time.sleep(WATCH_S)
+    def _add_workers(self, timeout: float) -> None:
+        self.router.add_workers([engine.url for engine in self.engines], timeout, token=self.token)
+        if self.watching is not None:
+            self.watching.server_is_up()
+
+    @ray.method(concurrency_group="recovery")
+    def serve(self, engines: list[EngineControl], timeout: float) -> None:
+        """From now on these are the engines. A router that has just died will be told when it comes back."""
+        gone, self.engines = set(self.engines) - set(engines), engines
+        self.producer.serve(engines)
+        try:
+            for engine in gone:
+                self.router.remove_worker(engine.url, timeout)
+            self._add_workers(timeout)
+        except InferenceError:
+            if not self.router.has_ended(END_S):
+                raise
+
+    @ray.method(concurrency_group="recovery")
+    def restart_router(self, timeout: float) -> Death | None:
+        """Starts it on its old port, with the engines that there are. Returns how it failed to."""
+        self._watch_anew()
+        try:
+            self.router.restart(timeout)
+            self._add_workers(timeout)
+        except InferenceError as error:
+            return Death.at_start(error)
+        return None
+
+    @ray.method(concurrency_group="watch")
+    def watch(self) -> Death | None:
+        """Returns when the router is stopped. When it ends by itself, its death; without --use-fault-tolerance that is
+        an InferenceError, since clients would wait for it for hours."""
+        death = self.watching.death() if self.watching is not None else None
+        if death is not None and not self.config.use_fault_tolerance:
+            raise InferenceError(f"router {death.cause}. With --use-fault-tolerance it is started again.{death.log_tail}")
+        return death
 
     def generate(self, rollout_id: int) -> Made:
         """A batch in the object store for each data-parallel rank, and metrics."""
@@ -65,7 +103,8 @@ class RolloutActor:
         return self.producer.evaluate(rollout_id)
 
     def close(self) -> None:
-        self.stopping = True
+        if self.watching is not None:
+            self.watching.stop()
         if self.producer is not None:
             self.producer.close()
         if self.router is not None:
@@ -76,7 +115,8 @@ class Rollouts:
     """The actor, as the driver calls it. What a method returns is a reference."""
 
     def __init__(self, config: Config, buffer: Buffer, *, dp_size: int, logs: Path, token: str | None) -> None:
-        actor = ray.remote(RolloutActor).options(name="rollout", num_cpus=0, max_concurrency=2)
+        threads = {"watch": 1, "recovery": 1}  # besides the one for rollouts
+        actor = ray.remote(concurrency_groups=threads)(RolloutActor).options(name="rollout", num_cpus=0)
         self.actor = actor.remote(config, buffer, dp_size, logs, token)
 
     def start_router(self) -> ray.ObjectRef:
@@ -85,8 +125,14 @@ class Rollouts:
     def connect(self, engines: list[EngineControl], timeout: float) -> ray.ObjectRef:
         return self.actor.connect.remote(engines, timeout)
 
+    def serve(self, engines: list[EngineControl], timeout: float) -> ray.ObjectRef:
+        return self.actor.serve.remote(engines, timeout)
+
+    def restart_router(self, timeout: float) -> ray.ObjectRef:
+        return self.actor.restart_router.remote(timeout)
+
     def watch(self) -> ray.ObjectRef:
-        """A reference that fails when the router does."""
+        """A reference to the death of the router; without --use-fault-tolerance it fails then."""
         return self.actor.watch.remote()
 
     def generate(self, rollout_id: int) -> ray.ObjectRef:

@@ -20,6 +20,7 @@ from slime.config import Config
 
 if TYPE_CHECKING:
     from slime.inference.control import EngineControl
+    from slime.weights.sync import WeightSync
 
 Trained = tuple[dict[str, float], list[dict[str, float]]]
 MEETING_S = 120.0
@@ -51,7 +52,7 @@ class Rank:
 class TrainActor(Rank):
     """One rank of the policy."""
 
-    sync: Any = None
+    sync: WeightSync | None = None
 
     def start(self, master_addr: str, master_port: int) -> tuple[int, int]:
         """Builds the model. Returns the last rollout that its weights were trained on, -1 for none, and their
@@ -62,32 +63,49 @@ class TrainActor(Rank):
         return self.trainer.loaded.rollout_id, self.trainer.loaded.weight_version
 
     def connect(self, engines: list[EngineControl]) -> None:
-        """Prepares the way of the weights to these engines."""
+        """Prepares the way of the weights to these engines, in place of those before."""
+        if self.sync is not None:
+            self.sync, before = None, self.sync
+            before.close()
+        self.sync = self._way_to(engines)
+
+    def push(self, version: int) -> dict[str, float]:
+        """The weights to the engines that were connected. Raises InferenceError on every rank when one of them
+        fails."""
+        return self._push(self.sync, version)
+
+    def bring(self, version: int, engines: list[EngineControl]) -> dict[str, float]:
+        """The weights to some engines alone, by a way that is made for it; the others may generate meanwhile. Raises as
+        `push`."""
+        way = self._way_to(engines)
+        try:
+            return self._push(way, version)
+        finally:
+            way.close()
+
+    def _way_to(self, engines: list[EngineControl]) -> WeightSync:
         from slime.weights.broadcast import BroadcastSync
         from slime.weights.handles import HandleSync
 
-        if not engines:
-            return
         config = self.config
         common = {"buffer_bytes": config.update_weight_buffer_size, "engine_tp": config.rollout_num_gpus_per_engine}
         if config.colocate:
-            self.sync = HandleSync(self.trainer, engines, **common)
-        else:
-            self.sync = BroadcastSync(
-                self.trainer,
-                engines,
-                **common,
-                address=self.host,
-                backend=self.trainer.parallel.device.backend,
-                timeout=timedelta(minutes=config.distributed_timeout_minutes),
-            )
+            return HandleSync(self.trainer, engines, **common)
+        return BroadcastSync(
+            self.trainer,
+            engines,
+            **common,
+            address=self.host,
+            backend=self.trainer.parallel.device.backend,
+            timeout=timedelta(minutes=config.distributed_timeout_minutes),
+        )
 
-    def push(self, version: int) -> dict[str, float]:
-        metrics = self.sync.push(version)
+    def _push(self, way: WeightSync, version: int) -> dict[str, float]:
+        metrics = way.push(version)
         if self.config.check_weight_update_equal:
             from slime.weights.equality import check_equal
 
-            check_equal(self.trainer, self.sync.engines, Path(self.config.run_dir))
+            check_equal(self.trainer, way.engines, Path(self.config.run_dir))
         return metrics
 
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> Trained:
@@ -156,6 +174,9 @@ class Trainers(Ranks):
 
     def push(self, version: int) -> list[ray.ObjectRef]:
         return [rank.push.remote(version) for rank in self.ranks]
+
+    def bring(self, version: int, engines: list[EngineControl]) -> list[ray.ObjectRef]:
+        return [rank.bring.remote(version, engines) for rank in self.ranks]
 
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> list[ray.ObjectRef]:
         return [rank.train.remote(rollout_id, batches) for rank in self.ranks]

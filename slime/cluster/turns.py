@@ -2,7 +2,8 @@
 
 Colocated, this is a state machine of two states, {training awake, inference asleep} and back; a call in the wrong state
 is an error that says so. Decoupled, both are always awake and a change of turn costs nothing. Either way new weights
-travel when the turn goes to inference, since that is when inference can use them.
+travel when the turn goes to inference, since that is when inference can use them; and, to an engine that had died and
+is up again, while a rollout is waited for: training has nothing to do then.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from enum import Enum
 from typing import Any
 
 from slime.cluster.engines import Engines
+from slime.cluster.recovery import Recovery
 from slime.cluster.trainers import Trainers
+from slime.cluster.wait import ActorFailed
+from slime.inference.control import EngineControl
 
 CHANGE_S = 900.0
 
@@ -40,13 +44,15 @@ class Turns:
         self,
         trainers: Trainers,
         engines: Engines,
+        recovery: Recovery,
         wait: Callable[[Any, str, float], Any],
         *,
         colocated: bool,
         engines_sleep: bool,
         first_version: int = 0,
     ) -> None:
-        self.trainers, self.engines, self.wait = trainers, engines, wait
+        self.trainers, self.engines, self.recovery, self.wait = trainers, engines, recovery, wait
+        self.connected: list[EngineControl] = []  # the engines that the trainers have a way to
         self.colocated, self.engines_sleep = colocated, colocated and engines_sleep
         self.version = first_version - 1
         self.is_current = not len(trainers)  # whether inference has the weights that training has
@@ -69,6 +75,7 @@ class Turns:
         start = time.perf_counter()
         if self.engines_sleep:
             self.wait(self.engines.sleep(), "the engines to release their memory", CHANGE_S)
+            self.recovery.may_start = False
         self.turn = Turn.TRAINING
         return {"perf/sleep_time": time.perf_counter() - start}
 
@@ -79,10 +86,11 @@ class Turns:
         if not len(self.engines) or (self.is_current and not self.engines_sleep):
             return {}
         start = time.perf_counter()
+        self.recovery.may_start = True
         if self.engines_sleep:
             self.wait(self.engines.wake(["weights"]), "the engines to take memory for weights", CHANGE_S)
         awake = time.perf_counter()
-        pushed = self.wait(self.trainers.push(self.next_version), "new weights to reach the engines", CHANGE_S)
+        pushed = self._update()
         self.version, self.is_current = self.next_version, True
         sent = time.perf_counter()
         if self.engines_sleep:
@@ -92,3 +100,40 @@ class Turns:
             "perf/update_weights_time": sent - awake,
             "perf/update_weights_wire_bytes": sum(rank["perf/update_weights_wire_bytes"] for rank in pushed),
         }
+
+    def heal(self) -> None:
+        """Gives engines that had died and are up again the weights that training has, and lets them serve; the others
+        generate on. For waits during which training has nothing to do."""
+        self.recovery.look()
+        back = self.recovery.returned
+        if not back:
+            return
+        try:
+            if len(self.trainers):
+                what = f"weights to reach {', '.join(engine.name for engine in back)}"
+                self.wait(self.trainers.bring(self.next_version, back), what, CHANGE_S)
+        except ActorFailed as failure:
+            self.recovery.explain(failure, back)
+        else:
+            self.recovery.serve(back, f"weights of version {self.next_version}")
+
+    def _update(self) -> list[dict[str, float]]:
+        """Gives the engines that are up the weights that training has; again, when one of them dies meanwhile. Returns
+        what each rank measured; nothing if all are down: they get their weights when they come back."""
+        while True:
+            self.recovery.look()
+            engines = self.recovery.up
+            if not engines:
+                return []
+            try:
+                if engines != self.connected:
+                    connecting = self.trainers.connect(engines)
+                    self.wait(connecting, "training to find the engines", CHANGE_S)
+                    self.connected = engines
+                pushed = self.wait(self.trainers.push(self.next_version), "new weights to reach the engines", CHANGE_S)
+            except ActorFailed as failure:
+                self.connected = []
+                self.recovery.explain(failure, engines)
+            else:
+                self.recovery.serve(engines, f"weights of version {self.next_version}")
+                return pushed

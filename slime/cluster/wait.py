@@ -6,7 +6,7 @@ Invariants:
 - When several actors fail together, the one reported is the cause and not a consequence: a process that died comes
   before an exception, and an exception before the broken connections that its peers then see. Among equals the earliest
   wins.
-- Ctrl+C is answered within half a second.
+- Ctrl+C is answered within half a second, and so is what `meanwhile` looks for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import builtins
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,11 +72,18 @@ class _Failure:
         return (2 if consequence else 1), self.order
 
 
-def wait(refs: Any, what: str, timeout: float, watched: Sequence[ray.ObjectRef] = ()) -> Any:
+def wait(
+    refs: Any,
+    what: str,
+    timeout: float,
+    watched: Sequence[ray.ObjectRef] = (),
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Any:
     """`ray.get(refs)` with a deadline of `timeout` seconds; `what` completes the sentence "waiting for ...".
 
     `refs` is one reference or a list of them; the result has the same form. `watched` are calls that last as long as
-    what they watch over: when one of them fails, so does the wait. Raises Stalled or ActorFailed.
+    what they watch over: when one of them fails, so does the wait. `meanwhile` is called now and then, and may wait
+    itself. Raises Stalled, ActorFailed, or what `meanwhile` does.
     """
     single = isinstance(refs, ray.ObjectRef)
     asked: list[ray.ObjectRef] = [refs] if single else list(refs)
@@ -84,6 +91,7 @@ def wait(refs: Any, what: str, timeout: float, watched: Sequence[ray.ObjectRef] 
     began, clock = time.monotonic(), time.strftime("%H:%M:%S")
     values: dict[ray.ObjectRef, Any] = {}
     while pending:
+        meanwhile()
         left = began + timeout - time.monotonic()
         if left <= 0:
             raise Stalled(_stalled(what, pending, len(values) + len(pending), timeout, clock))

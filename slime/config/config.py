@@ -28,6 +28,7 @@ from slime.config.sections import (
     Distillation,
     Engine,
     Eval,
+    Faults,
     Logging,
     Model,
     ModelArgs,
@@ -59,6 +60,7 @@ class Config(BaseModel):
     off_policy: OffPolicy
     distillation: Distillation
     engine: Engine
+    faults: Faults
     logging: Logging
     debug: Debug
     model_args: ModelArgs

@@ -14,8 +14,6 @@ NOT_YET = frozenset(
     custom-model-provider-path
     megatron-config-path allgather-cp enable-mtp-training
     model-name rollout-data-postprocess-path rollout-external-engine-addrs
-    use-fault-tolerance rollout-health-check-interval rollout-health-check-timeout
-    rollout-health-check-first-wait
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
     log-correct-samples
     dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target

@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from slime.inference.errors import InferenceError, RequestError
@@ -26,12 +26,14 @@ Memory = Literal["weights", "kv_cache"]
 
 @dataclass(frozen=True)
 class EngineControl:
-    """`token` is what the engine was started with, `timeout` in seconds for each call."""
+    """`token` is what the engine was started with, `timeout` in seconds for each call, `index` its place among the
+    engines of a run, by which its devices are known."""
 
     url: str
     token: str | None = None
     name: str = "engine"
     timeout: float = 300.0
+    index: int = 0
 
     # -- generation ------------------------------------------------------------------------------------------------
 
@@ -156,6 +158,10 @@ class EngineControl:
     def server_info(self) -> dict[str, Any]:
         """All settings, and the state of the scheduler, which is asked: no answer means that it hangs."""
         return self._get("/server_info")
+
+    def answer(self, timeout: float) -> None:
+        """Raises InferenceError when the scheduler does not answer within `timeout` seconds."""
+        replace(self, timeout=timeout).server_info()
 
     def loads(self) -> list[dict[str, Any]]:
         """Requests running and waiting, use of the KV cache, throughput: a dict for each data-parallel rank."""

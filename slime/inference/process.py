@@ -18,6 +18,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -122,6 +123,32 @@ class ServerProcess(ABC):
         changes = self.environment()
         kept = {name: value for name, value in os.environ.items() if name not in changes}
         return {**kept, "PYTHONPATH": path, **{name: value for name, value in changes.items() if value is not None}}
+
+    def restart(self, timeout: float) -> None:
+        """Ends what is left of it, and waits until it is up again: on the same port, if others know that one. Raises as
+        `wait_ready`."""
+        self.stop()
+        self.start()
+        self.wait_ready(timeout)
+
+    def has_ended(self, within: float) -> bool:
+        """Whether it ends in the next `within` seconds, or has already: who lost the connection may know it first."""
+        process = self._process
+        try:
+            return process is None or process.wait(within) is not None
+        except subprocess.TimeoutExpired:
+            return False
+
+    def ending(self) -> str:
+        """How it has ended, as the end of a sentence: "killed by SIGKILL"."""
+        process = self._process
+        status = process.poll() if process else None
+        if status is None:
+            return "stopped"
+        number = -status if status < 0 else status - 128
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(number).name}"
+        return f"with status {status}"
 
     def wait_ready(self, timeout: float) -> None:
         """Waits until the server is up.

@@ -79,10 +79,14 @@ class RouterWorkers:
 
     def is_healthy(self) -> bool:
         try:
-            self._call("GET", "/health")
+            self.answer(CALL_TIMEOUT_S)
         except InferenceError:
             return False
         return True
+
+    def answer(self, timeout: float) -> None:
+        """Raises InferenceError when it does not say within `timeout` seconds that it is up."""
+        self._call("GET", "/health", timeout=timeout)
 
     def check(self) -> None:
         """Raises when the router has ended; `add_workers` asks while it waits."""
@@ -96,8 +100,8 @@ class RouterWorkers:
             return str(error)
         return job.get("message") or job.get("status") or "no reason given"
 
-    def _call(self, method: str, path: str, body: Any = None) -> bytes:
-        return exchange(method, self.url, path, body, timeout=CALL_TIMEOUT_S, token=self.token, server=self.name)
+    def _call(self, method: str, path: str, body: Any = None, *, timeout: float = CALL_TIMEOUT_S) -> bytes:
+        return exchange(method, self.url, path, body, timeout=timeout, token=self.token, server=self.name)
 
 
 class Router(RouterWorkers, ServerProcess):
@@ -126,6 +130,10 @@ class Router(RouterWorkers, ServerProcess):
         # It would send what is meant for the engines to a proxy.
         proxies = {name: None for name in os.environ if name.lower() in ("http_proxy", "all_proxy")}
         return {**proxies, "SLIME_TOKEN": self.token, "NO_COLOR": "1"}
+
+    def restart(self, timeout: float) -> None:
+        self._port_is_chosen = True  # by now: it is the one that clients know
+        super().restart(timeout)
 
     def check(self) -> None:
         if not self.is_running:
@@ -158,6 +166,10 @@ class ExternalRouter(RouterWorkers):
     def remove_worker(self, url: str, timeout: float) -> None:
         super().remove_worker(url, timeout)
         self._added.discard(url)
+
+    def has_ended(self, within: float) -> bool:
+        """As far as we are concerned, it never does."""
+        return False
 
     def stop(self) -> None:
         for url in sorted(self._added):

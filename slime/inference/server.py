@@ -54,8 +54,10 @@ class EngineServer(ServerProcess):
         token: str | None = None,
         options: Mapping[str, Any] | None = None,
         name: str = "engine",
+        index: int = 0,
     ) -> None:
         super().__init__(name, host=host, port=port, log_path=log_path)
+        self.index = index
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(32))
         self.device = device
         self.tp_size = tp_size
@@ -100,6 +102,7 @@ class EngineServer(ServerProcess):
             token=token,
             options=options,
             name=f"engine {index}",
+            index=index,
         )
 
     def command(self) -> list[str]:
@@ -130,7 +133,7 @@ class EngineServer(ServerProcess):
     @property
     def control(self) -> EngineControl:
         """Settled once `wait_ready` has returned."""
-        return EngineControl(self.url, self.token, name=self.name)
+        return EngineControl(self.url, self.token, name=self.name, index=self.index)
 
     def is_healthy(self) -> bool:
         try:

@@ -69,6 +69,8 @@ ROLLOUT = (
     ),
     Metric("rollout/reward_failures", "samples", "whose reward was not had: 0 or dropped, by `--rm-failure-policy`"),
     Metric("rollout/reward_retries", "calls", "rewards asked for again, `--rm-retries`"),
+    Metric("rollout/engine_restarts", "engines", "`--use-fault-tolerance`: that died and were started again, so far"),
+    Metric("rollout/router_restarts", "routers", "the same of the router"),
     Metric("rollout/prefix_cache_hit_rate", "share", "prompt tokens that the engine found in its prefix cache"),
     Metric("rollout/avg_cached_tokens_per_sample", "tokens", "the same, in tokens a sample"),
     Metric("rollout/rollout_log_probs", "nats", "mean log-probability of the sampled tokens, by the engine"),

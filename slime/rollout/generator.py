@@ -122,7 +122,11 @@ class Generator:
     async def stop(self, job: Job) -> None:
         """Ends what the engines are generating; what waits for its turn is not sent any more."""
         job.stopped = True
-        await in_thread(call_all, self.engines, "abort")
+        try:
+            await in_thread(call_all, self.engines, "abort")
+        except InferenceError:
+            if not job.args.use_fault_tolerance:  # else it is down, and generates nothing
+                raise
 
     async def group(self, group: Group, job: Job) -> Group:
         """Generates what of the group is not finished: one that was handed back to the source may be, in part or in

@@ -93,6 +93,11 @@ class Producer:
             return {}, samples
         return eval_metrics(output.data) | extra, samples
 
+    def serve(self, engines: Sequence[EngineControl]) -> None:
+        """From now on these are the engines behind the router."""
+        if self._generator is not None:
+            self._generator.engines = engines
+
     def close(self) -> None:
         if self._generator is not None:
             self._generator.close()

@@ -11,6 +11,7 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -78,10 +79,10 @@ class BroadcastSync(WeightSync):
                 group_name=self.group_name,
                 timeout=timeout,
             )
-        except RuntimeError:
+        except RuntimeError as error:
             if joined.done():
                 joined.result()  # an engine that refused says why; that we waited for it in vain is the consequence
-            raise
+            raise InferenceError(f"{self._names()} did not join the trainers for weight updates: {error}") from error
         c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world_size)}
         joined.result()
         return group
@@ -93,7 +94,7 @@ class BroadcastSync(WeightSync):
         ):  # collective over all stages; some may have run out of tensors
             for stage in range(self.num_stages):
                 if stage == self.stage and self.is_source and bucket:
-                    self._send_bucket(bucket, version)
+                    self._attempt(partial(self._send_bucket, bucket, version))
                     sent_bytes += num_bytes(bucket)
                 if self.num_stages > 1:
                     dist.barrier()
@@ -115,8 +116,14 @@ class BroadcastSync(WeightSync):
             weight_version=version,
         )
         flat = torch.cat([tensor.detach().contiguous().view(-1).view(torch.uint8) for _, tensor in bucket])
-        dist.broadcast(flat, src=0, group=self.group)
+        try:
+            dist.broadcast(flat, src=0, group=self.group)
+        except RuntimeError as error:
+            raise InferenceError(f"a broadcast of weights to {self._names()} failed: {error}") from error
         loaded.result()
+
+    def _names(self) -> str:
+        return ", ".join(engine.name for engine in self.engines)
 
     def close(self) -> None:
         """Ends the group on both sides; an engine that has ended already needs no telling."""

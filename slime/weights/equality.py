@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from slime.inference.control import EngineControl, call_all
 from slime.training.trainer import Trainer
+from slime.weights.sync import together
 
 SHOWN = 10
 
@@ -27,20 +28,22 @@ def check_equal(trainer: Trainer, engines: Sequence[EngineControl], scratch: Pat
     """Collective over the training ranks. `scratch`, where a checkpoint is written and removed, must be visible to all
     nodes.
 
-    Raises WeightsDiffer on rank 0.
+    Raises WeightsDiffer on rank 0, InferenceError on all when an engine has no answer.
     """
     directory = scratch / "weights-to-compare"
     if dist.get_rank() == 0 and directory.exists():
         shutil.rmtree(directory)  # of a check that was interrupted
     trainer.save_hf(directory)
     dist.barrier()
-    if dist.get_rank() == 0:
-        arrived = call_all(engines, "weights_checksum")
-        call_all(engines, "update_weights_from_disk", model_path=str(directory))
-        expected = call_all(engines, "weights_checksum")
-        shutil.rmtree(directory)
-        _compare(engines, arrived, expected)
-    dist.barrier()
+    together(lambda: _check(engines, directory), takes_part=dist.get_rank() == 0)
+
+
+def _check(engines: Sequence[EngineControl], directory: Path) -> None:
+    arrived = call_all(engines, "weights_checksum")
+    call_all(engines, "update_weights_from_disk", model_path=str(directory))
+    expected = call_all(engines, "weights_checksum")
+    shutil.rmtree(directory)
+    _compare(engines, arrived, expected)
 
 
 def _compare(engines: Sequence[EngineControl], arrived: list[list[dict]], expected: list[list[dict]]) -> None:

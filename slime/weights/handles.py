@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 
 import torch
@@ -37,8 +38,9 @@ class HandleSync(WeightSync):
         self.memory = torch.empty(0, dtype=torch.uint8)
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self.served: list[tuple[EngineControl, list[int], dist.ProcessGroup | None]] = []
-        for i, engine in enumerate(engines):
-            providers = [device % world_size for device in range(i * engine_tp, (i + 1) * engine_tp)]
+        for engine in engines:
+            first = engine.index * engine_tp
+            providers = [device % world_size for device in range(first, first + engine_tp)]
             # Every rank must take part in making every group, in the same order.
             group = dist.new_group(sorted(set(providers)), backend="gloo") if len(set(providers)) > 1 else None
             if rank in providers:
@@ -88,13 +90,19 @@ class HandleSync(WeightSync):
             dist.all_gather_object(gathered, payload, group=group)
             payload_of_rank = dict(zip(members, gathered, strict=True))
         if dist.get_rank() == providers[0]:
-            engine.update_weights_from_tensor(
+            update = partial(
+                engine.update_weights_from_tensor,
                 serialized_named_tensors=[payload_of_rank[rank] for rank in providers],
                 flush_cache=False,
                 weight_version=version,
             )
+            self._attempt(update)
         if group is not None:
             dist.barrier(group)
 
     def close(self) -> None:
         self.memory = torch.empty(0, dtype=torch.uint8)
+        for _, _, group in self.served:
+            if group is not None:
+                dist.destroy_process_group(group)
+        self.served = []

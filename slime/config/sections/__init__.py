@@ -4,7 +4,7 @@ from slime.config.sections.algorithm import Algorithm, Critic, Distillation, Off
 from slime.config.sections.checkpoints import Checkpoints
 from slime.config.sections.cluster import Cluster
 from slime.config.sections.data import Batches, Data
-from slime.config.sections.engine import Engine
+from slime.config.sections.engine import Engine, Faults
 from slime.config.sections.logging import Debug, Logging
 from slime.config.sections.model import Model, ModelArgs
 from slime.config.sections.rollout import Eval, Reward, Rollout
@@ -28,6 +28,7 @@ SECTIONS = {
     "off_policy": OffPolicy,
     "distillation": Distillation,
     "engine": Engine,
+    "faults": Faults,
     "logging": Logging,
     "debug": Debug,
     "model_args": ModelArgs,

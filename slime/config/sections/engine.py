@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from slime.config.section import Count, Port, Seconds, Section, option
+from typing import Annotated
+
+from pydantic import Field
+
+from slime.config.section import Count, Port, Seconds, Section, Unit, option
+
+Deadline = Annotated[float, Field(gt=0), Unit("SECONDS")]
 
 
 class Engine(Section):
@@ -15,3 +21,25 @@ class Engine(Section):
     sglang_router_port: Port | None = option(None, "Port of the router.", derived="a free one")
     sglang_router_request_timeout_secs: Seconds = option(14400, "Longest time of one generation request.")
     sglang_server_concurrency: Count = option(512, "Requests that one engine is given at a time.")
+
+
+class Faults(Section):
+    """Fault tolerance
+
+    What happens when an engine or the router dies while the run goes on; docs/faults.md.
+    """
+
+    use_fault_tolerance: bool = option(
+        False,
+        "An engine or a router that dies, and an engine that no longer answers, is started again and given the current"
+        " weights, while others do its requests; without it the run ends.",
+    )
+    rollout_health_check_interval: Seconds = option(
+        30, "With --use-fault-tolerance: how long after one answer an engine is asked again whether it is well."
+    )
+    rollout_health_check_timeout: Deadline = option(
+        30, "After how long without an answer an engine is taken for dead, and killed."
+    )
+    rollout_health_check_first_wait: Seconds = option(
+        0, "How long after an engine has come up it is asked for the first time: kernels may have to be compiled."
+    )
