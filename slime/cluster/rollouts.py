@@ -88,7 +88,9 @@ class RolloutActor:
         an InferenceError, since clients would wait for it for hours."""
         death = self.watching.death() if self.watching is not None else None
         if death is not None and not self.config.use_fault_tolerance:
-            raise InferenceError(f"router {death.cause}. With --use-fault-tolerance it is started again.{death.log_tail}")
+            raise InferenceError(
+                f"router {death.cause}. With --use-fault-tolerance it is started again.{death.log_tail}"
+            )
         return death
 
     def generate(self, rollout_id: int) -> Made:

@@ -2,7 +2,7 @@
 
 One response, and the score and why are said in a line; or a file of them, and there is one JSON object a line, in the
 order of the file. Nothing is graded when a line of the file is not sound: all such lines are named, and the exit
-status is 2. It is 1 when a grader cannot grade one.
+status is 2. One that a grader cannot grade has no score, `null`, and the exit status is 1 when all are through.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,39 +48,51 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     write = write_json if args.file else write_text
     try:
-        asyncio.run(grade_all(args, cases, write))
-    except RewardError as error:
-        print(error, file=sys.stderr)
-        return 1
+        return 1 if asyncio.run(grade_all(args, cases, write)) else 0
     except BrokenPipeError:  # of `| head`
         sys.stderr.close()
-    return 0
+        return 0
 
 
-async def grade_all(args: Any, cases: list[Case], write: Any) -> None:
-    """Several at once, written in order as soon as they are there."""
+async def grade_all(args: Any, cases: list[Case], write: Callable[[Verdict | RewardError], None]) -> int:
+    """Several at once, written in order as soon as they are there. Returns how many could not be graded."""
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def one(case: Case) -> Verdict:
+    async def one(case: Case) -> Verdict | RewardError:
         async with limit:
-            return await judged(args, case, case.metadata.get("rm_type") or args.type)
+            try:
+                return await judged(args, case, case.metadata.get("rm_type") or args.type)
+            except RewardError as error:
+                return error
 
     tasks = [asyncio.create_task(one(case)) for case in cases]
+    failed = 0
     try:
         for task in tasks:
-            write(await task)
+            verdict = await task
+            write(verdict)
+            failed += isinstance(verdict, RewardError)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    return failed
 
 
-def write_json(verdict: Verdict) -> None:
-    print(json.dumps({"score": verdict.score, "reason": verdict.reason, **verdict.extra}), flush=True)
+def write_json(verdict: Verdict | RewardError) -> None:
+    if isinstance(verdict, RewardError):
+        line = {"score": None, "reason": str(verdict)}
+        print(verdict, file=sys.stderr)
+    else:
+        line = {"score": verdict.score, "reason": verdict.reason, **verdict.extra}
+    print(json.dumps(line), flush=True)
 
 
-def write_text(verdict: Verdict) -> None:
-    print(f"{verdict.score:g}: {verdict.reason}")
+def write_text(verdict: Verdict | RewardError) -> None:
+    if isinstance(verdict, RewardError):
+        print(verdict, file=sys.stderr)
+    else:
+        print(f"{verdict.score:g}: {verdict.reason}")
 
 
 def of_arguments(args: argparse.Namespace) -> Case:

@@ -52,11 +52,13 @@ def test_all_lines_that_are_not_sound_are_named_and_none_is_graded(tmp_path: Pat
     assert [line.partition(": ")[0] for line in err.splitlines()] == [f"{file}:{n}" for n in (2, 3, 4, 5)]
 
 
-def test_a_case_that_cannot_be_graded(tmp_path: Path, capsys) -> None:
-    file = write(tmp_path / "cases.jsonl", {"response": "4", "label": 4}, {"response": "4"})
+def test_a_case_that_cannot_be_graded_has_no_score_and_the_others_have_theirs(tmp_path: Path, capsys) -> None:
+    file = write(tmp_path / "cases.jsonl", {"response": "4"}, {"response": "4", "label": 4})
     assert main(["grade", "--type", "math", "--file", file]) == 1
     out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 1 and err.startswith(f"{file}:2 has no label")
+    without, graded = map(json.loads, out.splitlines())
+    assert without["score"] is None and without["reason"].startswith(f"{file}:1 has no label")
+    assert graded["score"] == 1.0 and err == without["reason"] + "\n"
 
 
 @pytest.mark.parametrize(
