@@ -12,4 +12,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 VENV=${VENV:-.venv}
 bash scripts/install.sh --dev "$VENV"
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
-exec "$VENV/bin/python" -m pytest -q --durations=10 --numprocesses "${WORKERS:-2}" --dist loadfile "$@"
+exec "$VENV/bin/python" -m pytest -q --durations=10 --numprocesses "${WORKERS:-2}" --dist loadfile \
+    --no-loadscope-reorder "$@"

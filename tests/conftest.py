@@ -23,7 +23,10 @@ LONGEST = ("test_end_to_end.py", "test_resume.py", "test_sync.py", "test_paralle
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that no worker begins one of them when the others have nothing left."""
+    """The longest files first, so that no worker begins one of them when the others have nothing left.
+
+    xdist keeps to it with --no-loadscope-reorder; by itself it begins with the files of most tests.
+    """
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
