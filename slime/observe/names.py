@@ -67,6 +67,11 @@ ROLLOUT = (
     Metric(
         f"multi_turn_metric/round_number_{STATISTIC}", "turns", 'of a sample, where its `metadata["round_number"]` says'
     ),
+    Metric(
+        "multi_turn_metric/template_drift",
+        "share",
+        'of the samples whose `metadata["template_drift"]` says: their chat template would write them otherwise',
+    ),
     Metric("rollout/reward_failures", "samples", "whose reward was not had: 0 or dropped, by `--rm-failure-policy`"),
     Metric("rollout/reward_retries", "calls", "rewards asked for again, `--rm-retries`"),
     Metric("rollout/engine_restarts", "engines", "`--use-fault-tolerance`: that died and were started again, so far"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from slime.config import Config, architecture
 from slime.config.hooks import load_hook
 from slime.data.buffer import Journal
+from slime.data.chat import Chat
 from slime.data.eval_sets import EvalPrompts, eval_sets
 from slime.data.outcome import outcomes, reward_of
 from slime.data.sample import Sample, Status
@@ -75,9 +77,8 @@ class Generator:
         if Generator._current is not None:
             raise RolloutError("a Generator is open in this process already")
         self.tokenizer = Tokenizer.load(config.hf_checkpoint)
-        template = (
-            ChatTemplate(self.tokenizer, config.apply_chat_template_kwargs) if config.apply_chat_template else None
-        )
+        self._template_kwargs = config.apply_chat_template_kwargs
+        template = ChatTemplate(self.tokenizer, self._template_kwargs) if config.apply_chat_template else None
         self.eval_prompts = [EvalPrompts(one, self.tokenizer, template) for one in eval_sets(config)]
         self.client = GenerateClient.from_config(
             config,
@@ -91,6 +92,11 @@ class Generator:
         self._custom_at_once = asyncio.Semaphore(self.client.max_samples)
         self._loop = EventLoop("rollout")
         Generator._current = self
+
+    @cached_property
+    def chat(self) -> Chat:
+        """The checkpoint's chat template, for conversations of several turns. Raises DataError when it has none."""
+        return Chat(self.tokenizer, ChatTemplate(self.tokenizer, self._template_kwargs))
 
     @classmethod
     def current(cls) -> Generator:

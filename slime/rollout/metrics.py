@@ -24,6 +24,7 @@ REPETITION_MIN_CHARACTERS = 1_000
 REPETITION_MAX_CHARACTERS = 10_000  # the tail is enough: a response that falls into a loop stays in it
 REPETITION_RATIO = 10.0  # prose compresses by 2 to 4, code by up to 6
 TURNS = "round_number"  # in the metadata of a sample of several turns: how many it has
+DRIFT = "template_drift"  # and whether its chat template would write what it has otherwise
 STATISTICS = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min}
 
 
@@ -71,6 +72,8 @@ def further_metrics(config: Config, samples: Sequence[Sample], raw_rewards: Sequ
         if turns := [sample.metadata[TURNS] for sample in samples if TURNS in sample.metadata]:
             described = {f"round_number_{name}": float(function(turns)) for name, function in STATISTICS.items()}
             metrics |= {"multi_turn_metric/" + name: value for name, value in described.items()}
+        if drifts := [sample.metadata[DRIFT] for sample in samples if DRIFT in sample.metadata]:
+            metrics["multi_turn_metric/template_drift"] = _share(map(bool, drifts))
     if config.log_passrate:
         metrics |= _pass_at("passrate/", samples, list(map(float, raw_rewards)))
     if config.log_reward_category is not None:

@@ -19,7 +19,6 @@ from slime.tiny.tasks import calculate
 
 MAX_TURNS = 3
 CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
-TOOL_TURN = "\n<|im_start|>tool\n{}<|im_end|>\n<|im_start|>assistant\n"  # as the chat template writes it
 
 
 async def generate(args: Config, sample: Sample, sampling_params: dict) -> Sample:
@@ -43,7 +42,8 @@ async def generate(args: Config, sample: Sample, sampling_params: dict) -> Sampl
         if sample.status is not Status.COMPLETED or call is None or turn == MAX_TURNS:
             break
         start = time.perf_counter()
-        said = calculate(call[1])
+        result = {"role": "tool", "content": calculate(call[1])}
         sample.non_generation_time += time.perf_counter() - start
-        observe(sample, generator.tokenizer.encode([TOOL_TURN.format(said)])[0])
+        asked = {"role": "assistant", "content": sample.response}
+        observe(sample, generator.chat.after(sample.tokens, asked, [result]))
     return sample

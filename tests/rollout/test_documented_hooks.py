@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import slime
 from slime.config import Config
 from slime.rollout.producer import Producer, open_source
 from slime.rollout.types import flatten
 
-PAGE = (Path(slime.__file__).parents[1] / "docs" / "hooks.md").read_text(encoding="utf-8")
+pytestmark = pytest.mark.usefixtures("my_hooks")
+
 SAY = {"custom_generate_function_path": "my_hooks.say_the_label"}
 MakeConfig = Callable[..., Config]
-
-
-@pytest.fixture(autouse=True)
-def my_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's examples as the file that it speaks of."""
-    (tmp_path / "my_hooks.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_hooks", raising=False)
 
 
 @pytest.fixture

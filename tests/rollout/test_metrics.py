@@ -147,8 +147,14 @@ def test_every_name_is_in_the_table() -> None:
 
 def test_further_metrics() -> None:
     samples = [
-        finished(0, [3] * 6, loss_mask=[1, 1, 0, 0, 0, 1], metadata={"round_number": 3}, reward={"why": "right"}),
-        finished(1, [3] * 2, metadata={"round_number": 1}, reward={"why": "format"}),
+        finished(
+            0,
+            [3] * 6,
+            loss_mask=[1, 1, 0, 0, 0, 1],
+            metadata={"round_number": 3, "template_drift": True},
+            reward={"why": "right"},
+        ),
+        finished(1, [3] * 2, metadata={"round_number": 1, "template_drift": False}, reward={"why": "format"}),
         finished(2, [3] * 2, group=1, reward={"why": "format"}),
         finished(3, [3] * 2, group=1, reward={"why": "format"}),
     ]
@@ -158,6 +164,7 @@ def test_further_metrics() -> None:
     turns = further_metrics(SimpleNamespace(**off | {"log_multi_turn": True}), samples, rewards)
     assert (turns["multi_turn/raw_response_length/max"], turns["multi_turn/wo_obs_response_length/max"]) == (6, 3)
     assert (turns["multi_turn_metric/round_number_mean"], turns["multi_turn_metric/round_number_max"]) == (2, 3)
+    assert turns["multi_turn_metric/template_drift"] == 0.5
     rates = further_metrics(SimpleNamespace(**off | {"log_passrate": True}), samples, rewards)
     assert rates == {"passrate/pass@1": 0.25, "passrate/pass@2": 0.5}
     categories = further_metrics(SimpleNamespace(**off | {"log_reward_category": "why"}), samples, rewards)

@@ -1,4 +1,5 @@
-"""Generation in several turns: the calculator of the `tool` task, with a server that says what the model would."""
+"""Generation in several turns: the calculator of the `tool` task, and the example of docs/hooks.md, with a server that
+says what the model would."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from slime.inference.router import SESSION_HEADER
 from slime.rollout.generator import Generator, Job
 from slime.rollout.sampling import Sampling
 from slime.tiny import Tiny
-from slime.tiny.calculator import MAX_TURNS, TOOL_TURN
+from slime.tiny.calculator import MAX_TURNS
 from tests.inference.stand_in import StandIn
 
 Play = Callable[..., Sample]
@@ -25,9 +26,6 @@ Play = Callable[..., Sample]
 def play(make_config: Callable[..., Config], tiny: Tiny) -> Iterator[Play]:
     """Generates one sample with an engine that says these texts, one a turn; `play.server` has seen the requests."""
     tokenizer = Tokenizer.load(tiny.model)
-    config = make_config(
-        custom_generate_function_path="slime.tiny.calculator.generate", rollout_max_response_len=60
-    ).replace(sglang_router_ip="127.0.0.1", sglang_router_port=9)
 
     def turn(text: str, reason: str) -> web.Response:
         (tokens,) = tokenizer.encode([text])
@@ -36,10 +34,12 @@ def play(make_config: Callable[..., Config], tiny: Tiny) -> Iterator[Play]:
         meta["weight_versions"] = [{"version": "3", "start": 0, "end": len(tokens)}]
         return web.json_response({"output_ids": tokens, "meta_info": meta})
 
-    def one(*said: str, reason: str = "stop") -> Sample:
+    def one(*said: str, reason: str = "stop", by: str = "slime.tiny.calculator.generate") -> Sample:
+        config = make_config(custom_generate_function_path=by, rollout_max_response_len=60)
+        config = config.replace(sglang_router_ip="127.0.0.1", sglang_router_port=9)
         play_.server = StandIn(lambda k: turn(said[k], reason))
         (prompt,) = tokenizer.encode(["34*62="])
-        sample = Sample(group_index=0, index=7, tokens=prompt, label="2108")
+        sample = Sample(group_index=0, index=7, prompt="34*62=", tokens=prompt, label="2108")
 
         async def run() -> list[Any]:
             async with play_.server.serve() as url:
@@ -62,7 +62,7 @@ CALL = "<tool_call>34*62</tool_call><|im_end|>"
 
 def test_a_call_is_answered_and_the_answer_masked(play: Play, tiny: Tiny) -> None:
     sample = play(CALL, "2108<|im_end|>")
-    observed = TOOL_TURN.format("2108")
+    observed = "\n<|im_start|>tool\n2108<|im_end|>\n<|im_start|>assistant\n"
     assert Tokenizer.load(tiny.model).decode([sample.tokens])[0] == f"34*62={CALL}{observed}2108<|im_end|>"
     called, said, answer = 8, 14 - 1, 5
     assert sample.loss_mask == [1] * called + [0] * said + [1] * answer
@@ -92,3 +92,13 @@ def test_who_only_calls_is_stopped(play: Play) -> None:
 def test_a_turn_that_is_cut_is_the_last(play: Play) -> None:
     sample = play("<tool_call>34*62</tool_call>", reason="length")
     assert (sample.status, sample.reward, len(play.server.bodies)) == (Status.TRUNCATED, 0.0, 1)
+
+
+@pytest.mark.usefixtures("my_hooks")
+def test_a_user_asks_again_and_all_of_it_is_as_the_template_writes_it(play: Play, tiny: Tiny) -> None:
+    sample = play("2100<|im_end|>", "2108<|im_end|>", by="my_hooks.ask_again")
+    asked = "<|im_start|>user\n34*62=<|im_end|>\n<|im_start|>assistant\n2100<|im_end|>\n"
+    again = "<|im_start|>user\nsure?<|im_end|>\n<|im_start|>assistant\n2108<|im_end|>"
+    assert Tokenizer.load(tiny.model).decode([sample.tokens])[0] == asked + again
+    assert sample.loss_mask == [1] * 5 + [0] * (sample.response_length - 10) + [1] * 5
+    assert (sample.reward, sample.metadata["template_drift"]) == (1.0, False)

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from slime.tiny.calculator import TOOL_TURN
 from slime.tiny.tasks import TASKS, calculate, draw, is_held_out
 
 
@@ -45,7 +44,7 @@ def test_correct_answers_fit_into_max_new_tokens(name):
         prompt, answer = draw(task, rng, held_out=False)
         said = task.demonstration(prompt, answer, rng)
         if not isinstance(said, str):
-            said = said[0] + "E" + TOOL_TURN.format(said[1]) + said[2]
+            said = said[0] + "E" + f"\n<|im_start|>tool\n{said[1]}<|im_end|>\n<|im_start|>assistant\n" + said[2]
         characters = re.sub("</?think>|</?tool_call>|<.im_(start|end).>|tool|assistant", "T", said)
         assert len(characters) + 1 <= task.max_new_tokens
 
