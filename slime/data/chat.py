@@ -1,8 +1,8 @@
 """Chat: a conversation that goes on, by tokens, after what a model said in it.
 
-Invariant: what was sampled stays as it was sampled. Only what others say is ever rendered and tokenised; the turns
-before it are not, because templates show them otherwise the next time (some cut the thinking out, trim, write tool calls
-in their own way), and a tokenizer splits other words at other places. `drift` tells where that would have happened.
+Invariant: what was sampled stays as it was sampled. Only what others say is ever rendered and tokenised. The turns
+before it are not: templates show them otherwise the next time (some cut the thinking out, trim, write tool calls in
+their own way), and a tokenizer may split the same words at other places. `drift` tells where that would have happened.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Chat:
         return ids[end + has_ended :]
 
     def drift(self, tokens: Sequence[int], messages: Messages, tools: list[dict[str, Any]] | None = None) -> int | None:
-        """The position of the first of `tokens` that the template would write otherwise, if the conversation so far were
-        rendered anew; None if it would write the same. A token that ends the last turn is not looked at."""
+        """The position of the first of `tokens` that the template would write otherwise, were the conversation rendered
+        anew; None if it would write the same. A token that ends the last turn is not looked at."""
         speaks_last = messages[-1]["role"] == "assistant"
         (ids,) = self._tokenizer.encode([self._template.render(messages, tools, add_generation_prompt=not speaks_last)])
         recorded = list(tokens)

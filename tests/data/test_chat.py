@@ -60,13 +60,26 @@ def test_the_next_question_as_the_template_writes_it_after_all_that_was_said(loa
     assert chat.drift(tokens, [USER, answer, AGAIN]) is None
 
 
+QWEN_CALLS = """<think>
+
+</think>
+
+Hm.
+<tool_call>
+{"name": "add", "arguments": {"a": 1}}
+</tool_call><|im_end|>"""
+GLM_CALLS = """
+<think></think>
+Hm.
+<tool_call>add
+a=1
+</tool_call><|observation|>"""
+
+
 @pytest.mark.parametrize(
     ("template", "stops", "sampled"),
-    [
-        (THINKING, ("<|im_end|>",), '<think>\n\n</think>\n\nHm.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>'),
-        (GLM, ("<|user|>", "<|observation|>"), "\n<think></think>\nHm.\n<tool_call>add\na=1\n</tool_call><|observation|>"),
-    ],
-)  # fmt: skip
+    [(THINKING, ("<|im_end|>",), QWEN_CALLS), (GLM, ("<|user|>", "<|observation|>"), GLM_CALLS)],
+)
 def test_two_results_in_a_row_after_a_call(load, template, stops, sampled) -> None:
     tokenizer, chat = load(template, *stops)
     (said,) = tokenizer.encode([sampled])
