@@ -12,7 +12,7 @@ NOT_YET = frozenset(
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
     update-weights-interval
     custom-model-provider-path
-    megatron-config-path allgather-cp enable-mtp-training
+    megatron-config-path allgather-cp
     model-name rollout-data-postprocess-path rollout-external-engine-addrs
     disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
     log-correct-samples

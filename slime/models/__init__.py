@@ -5,6 +5,7 @@
     family.gpt_arguments(tensor_parallel_size)       # what the model fixes of GPTModel's arguments
     family.dtype                                     # torch.dtype that config.json names, or None
     value_model(family)                              # the same body with a value head
+    multi_token_model(family)                        # the same with its layers for multi-token prediction
 
     shard = Shard(family, chunks)                    # this rank's GPTModels (one a virtual stage), bare or wrapped
     load_hf(shard, directory)                        # each rank reads only its own slices
@@ -22,6 +23,7 @@ from slime.models.checkpoint import CheckpointError
 from slime.models.export import export_hf
 from slime.models.family import Family, ModelError
 from slime.models.load import load_hf
+from slime.models.multi_token import multi_token_model
 from slime.models.registry import family_of, read_hf_config
 from slime.models.save import save_hf
 from slime.models.shard import Shard
@@ -35,6 +37,7 @@ __all__ = [
     "export_hf",
     "family_of",
     "load_hf",
+    "multi_token_model",
     "read_hf_config",
     "save_hf",
     "value_model",

@@ -120,14 +120,16 @@ class Decoder(Family):
         embedding = "model.embed_tokens.weight"
         yield "embedding.word_embeddings.weight", Vocab(embedding, size)
         for layer in range(self.config["num_hidden_layers"]):
-            ours, hf = f"decoder.layers.{layer}", f"model.layers.{layer}"
-            yield f"{ours}.input_layernorm.weight", Replicated(f"{hf}.input_layernorm.weight")
-            yield from self.attention(f"{ours}.self_attention", f"{hf}.self_attn")
-            yield f"{ours}.pre_mlp_layernorm.weight", Replicated(f"{hf}.post_attention_layernorm.weight")
-            yield from self.mlp(layer, f"{ours}.mlp", f"{hf}.mlp")
+            yield from self.layer(layer, f"decoder.layers.{layer}", f"model.layers.{layer}")
         yield "decoder.final_layernorm.weight", Replicated("model.norm.weight")
         # With tied embeddings only a last pipeline stage that is not the first has this one: a copy of the embedding.
         yield "output_layer.weight", Vocab(embedding if self.tied else "lm_head.weight", size)
+
+    def layer(self, layer: int, ours: str, hf: str) -> Iterator[tuple[str, Mapping]]:
+        yield f"{ours}.input_layernorm.weight", Replicated(f"{hf}.input_layernorm.weight")
+        yield from self.attention(f"{ours}.self_attention", f"{hf}.self_attn")
+        yield f"{ours}.pre_mlp_layernorm.weight", Replicated(f"{hf}.post_attention_layernorm.weight")
+        yield from self.mlp(layer, f"{ours}.mlp", f"{hf}.mlp")
 
     def attention(self, ours: str, hf: str) -> Iterator[tuple[str, Mapping]]:
         heads, groups = self.config["num_attention_heads"], self.config["num_key_value_heads"]

@@ -102,6 +102,10 @@ class Family(ABC):
         """Whether a checkpoint's tensor that `tensors` does not name is left alone by training, and saved as it was."""
         return False
 
+    def copy_of(self, hf_name: str) -> str | None:
+        """The tensor of `tensors` that one which is passed on repeats, and is saved as; None: it is saved as it was."""
+        return None
+
     def may_lack(self, hf_name: str) -> bool:
         """Whether a checkpoint need not have a tensor of `tensors`; its parameter is then left as it was made."""
         return False
@@ -109,6 +113,11 @@ class Family(ABC):
     def keeps_dtype(self, hf_name: str) -> bool:
         """Whether a tensor is saved with the precision it has in training, whatever config.json names for weights."""
         return False
+
+    @property
+    def num_mtp_layers(self) -> int:
+        """Layers of the checkpoint, after the model's, that predict further tokens; see multi_token.py."""
+        return 0
 
     @cached_property
     def tensors(self) -> dict[str, Mapping]:

@@ -61,6 +61,7 @@ class _Writer:
         self.pending_bytes = 0
         self.written: list[list[str]] = []  # names of the tensors, a list a file
         self.total_size = 0
+        self.copies: dict[str, list[str]] = {}  # of a tensor of the model: names of those in the source that repeat it
         self.failure: Exception | None = None
 
     def attempt(self, step: Callable[..., None], *arguments: Bucket) -> None:
@@ -78,13 +79,19 @@ class _Writer:
             raise CheckpointError(f"{self.source}, which should lend its config.json, has none")
         if self.directory.exists() and not (self.directory / "config.json").exists() and any(self.directory.iterdir()):
             raise CheckpointError("it holds files but no config.json, so it is no earlier checkpoint to be replaced")
+        for name in self._passed_on():
+            if (whole := self.family.copy_of(name)) is not None:
+                self.copies.setdefault(whole, []).append(name)
         shutil.rmtree(self.partial, ignore_errors=True)  # of a save that was killed
         self.partial.mkdir(parents=True)
 
     def add(self, bucket: Bucket) -> None:
         for name, tensor in bucket:
             dtype = None if self.family.keeps_dtype(name) else self.family.dtype
-            self._append(name, tensor.to("cpu", dtype or tensor.dtype))
+            tensor = tensor.to("cpu", dtype or tensor.dtype)
+            self._append(name, tensor)
+            for copy in self.copies.get(name, ()):
+                self._append(copy, tensor.clone())
 
     def _append(self, name: str, tensor: Tensor) -> None:
         if self.pending and self.pending_bytes + tensor.nbytes > self.file_bytes:
@@ -99,13 +106,17 @@ class _Writer:
         self.pending, self.pending_bytes = {}, 0
 
     def _pass_on(self) -> None:
-        """What training leaves alone, if the source has weights at all."""
-        if not any(self.source.glob("*.safetensors")):
-            return
-        checkpoint = Checkpoint(self.source, self.family.fp8_block)
-        for name in checkpoint.files:
-            if self.family.passes_on(name) and not self.family.ignores(name):
+        for name, checkpoint in self._passed_on().items():
+            if self.family.copy_of(name) is None:
                 self.add([(name, checkpoint.fetch(name, ()))])
+
+    def _passed_on(self) -> dict[str, Checkpoint]:
+        """What training leaves alone, and where it is; nothing if the source has no weights at all."""
+        if not any(self.source.glob("*.safetensors")):
+            return {}
+        checkpoint, family = Checkpoint(self.source, self.family.fp8_block), self.family
+        names = (name for name in checkpoint.files if family.passes_on(name) and not family.ignores(name))
+        return dict.fromkeys(names, checkpoint)
 
     def finish(self) -> None:
         self._pass_on()

@@ -36,7 +36,8 @@ from slime.config import Config
 from slime.models import Family, Shard, load_hf
 from slime.training import cpu_adam  # noqa: F401 - changes Megatron's
 from slime.training.freezing import freeze
-from slime.training.layers import block_spec
+from slime.training.layers import block_spec, multi_token_spec
+from slime.training.multi_token import MultiTokenModel
 from slime.training.parallel import Parallel
 from slime.training.saved import Saved
 from slime.training.value_head import ValueHead
@@ -150,15 +151,12 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
         "moe_token_dispatcher_type": "alltoall",
         # gloo still reads an output that it sends when this would free it: wrong losses.
         "deallocate_pipeline_outputs": not on_cpu,
+        "mtp_loss_scaling_factor": config.mtp_loss_scaling_factor,
+        "mtp_detach_heads": True,  # the policy learns from its own loss alone
         **({"moe_grouped_gemm": True, "apply_rope_fusion": True} if implementation == "transformer_engine" else {}),
         # Without it virtual stages on gloo receive each other's tensors.
         **({"overlap_p2p_comm": True, "batch_p2p_comm": False} if virtual else {}),
     }
-    if config.megatron.get("mtp_num_layers"):
-        raise ValueError(
-            "--mtp-num-layers: layers for multi-token prediction are not trained; leave it out, and saved checkpoints "
-            "have them as --hf-checkpoint has"
-        )
     is_latent = model.get("multi_latent_attention", False)
     if is_latent and config.tensor_model_parallel_size > 1 and not config.sequence_parallel:
         raise ValueError("--tensor-model-parallel-size above 1 needs --sequence-parallel to train latent attention")
@@ -190,13 +188,18 @@ def _virtual_stages(config: TransformerConfig) -> Sequence[int | None]:
 def _chunk(
     config: Config, transformer: TransformerConfig, family: Family, parallel: Parallel, vp_stage: int | None
 ) -> GPTModel:
-    model = GPTModel(
+    block = block_spec(transformer, post_norms=family.post_norms, vp_stage=vp_stage)
+    further = {}
+    if transformer.mtp_num_layers:
+        further = {"mtp_block_spec": multi_token_spec(transformer, block, vp_stage=vp_stage)}
+    model = (MultiTokenModel if further else GPTModel)(
         config=transformer,
-        transformer_layer_spec=block_spec(transformer, post_norms=family.post_norms, vp_stage=vp_stage),
+        transformer_layer_spec=block,
         pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
         post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
         parallel_output=True,
         vp_stage=vp_stage,
+        **further,
         **family.gpt_arguments(parallel.tp_size),
     )
     if model.post_process and family.has_value_head:

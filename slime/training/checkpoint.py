@@ -178,6 +178,7 @@ class Checkpoints:
             "layers": self.model.config.transformer_impl,
             "head": head_of(self.model.shard.family),
             "layout": layout_of(self.model.config),
+            "mtp_layers": self.model.config.mtp_num_layers or 0,
         }
 
     def _tensors(

@@ -11,7 +11,7 @@ vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from slime.algorithms.log_probs import log_probs_and_entropy
 from slime.training.balancing import padding_mask
+from slime.training.multi_token import shifted_targets
 from slime.training.packing import MicroBatch
 from slime.training.value_head import ValueHead
 
@@ -37,6 +38,7 @@ class Scoring:
 
 
 Scores = dict[str, Tensor]  # "log_probs" [R] and, of EXTRAS, what was asked for; of a value function "values" [R]
+MTP_LOSS = "mtp_loss"  # in training, of a model that has layers for it: this micro-batch's part of that loss
 EXTRAS = ("entropy", "logits")  # [R]; [R, V]: over the temperature, this rank's part of the vocabulary
 
 
@@ -59,18 +61,50 @@ def _score_response(
     output_layer: nn.Module,
     output_weight: Tensor | None,
     context: tuple[MicroBatch, Scoring, tuple[str, ...]],
+    further_states: Sequence[Tensor] = (),
     **_: Any,
 ) -> Scores:
     """GPTModel's hook between the last layer and the output layer."""
     batch, scoring, extras = context
-    group = output_layer.tp_group
-    hidden_TD = hidden_states.squeeze(1)
-    if output_layer.config.sequence_parallel:
-        # Left to the output layer (build.py tells it not to), the gathering would make logits of the whole row.
-        hidden_TD = gather_from_sequence_parallel_region(hidden_TD, tensor_parallel_output_grad=False, group=group)
-    hidden_RD = hidden_TD.index_select(0, batch.rows_R)
+    hidden_RD = _picked(hidden_states, batch.rows_R, output_layer)
     if isinstance(output_layer, ValueHead):
         return {"values": output_layer(hidden_RD)}
+    scores = _token_scores(hidden_RD, batch.targets_R, output_layer, output_weight, scoring, extras)
+    if further_states:
+        weight = output_layer.weight.detach() if output_layer.config.mtp_detach_heads else None
+        as_it_is = replace(scoring, temperature=1.0)
+        total = sum(
+            _token_scores(_picked(states, rows_R, output_layer), targets_R, output_layer, weight, as_it_is)[
+                "log_probs"
+            ].sum()
+            for states, (rows_R, targets_R) in zip(
+                further_states, shifted_targets(batch, len(further_states)), strict=True
+            )
+        )
+        scores[MTP_LOSS] = -total / (len(further_states) * max(batch.step.num_tokens, 1))
+    return scores
+
+
+def _picked(states: Tensor, rows_R: Tensor, output_layer: nn.Module) -> Tensor:
+    """The hidden states [R, D] of some rows of the whole micro-batch."""
+    hidden_TD = states.squeeze(1)
+    if output_layer.config.sequence_parallel:
+        # Left to the output layer (build.py tells it not to), the gathering would make logits of the whole row.
+        hidden_TD = gather_from_sequence_parallel_region(
+            hidden_TD, tensor_parallel_output_grad=False, group=output_layer.tp_group
+        )
+    return hidden_TD.index_select(0, rows_R)
+
+
+def _token_scores(
+    hidden_RD: Tensor,
+    targets_R: Tensor,
+    output_layer: nn.Module,
+    output_weight: Tensor | None,
+    scoring: Scoring,
+    extras: tuple[str, ...] = (),
+) -> Scores:
+    group = output_layer.tp_group
 
     def chunk_scores(hidden_CD: Tensor, targets_C: Tensor) -> Scores:
         logits_CV = output_layer(hidden_CD.unsqueeze(1), weight=output_weight)[0].squeeze(1)
@@ -92,10 +126,10 @@ def _score_response(
 
     size = scoring.chunk_size if scoring.chunk_size > 0 else max(len(hidden_RD), 1)
     if len(hidden_RD) <= size and not scoring.recompute:
-        return chunk_scores(hidden_RD, batch.targets_R)
+        return chunk_scores(hidden_RD, targets_R)
     chunks = [
         checkpoint(chunk_scores, hidden_CD, targets_C, use_reentrant=False, preserve_rng_state=False)
-        for hidden_CD, targets_C in zip(hidden_RD.split(size), batch.targets_R.split(size), strict=True)
+        for hidden_CD, targets_C in zip(hidden_RD.split(size), targets_R.split(size), strict=True)
     ]
     return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
@@ -124,6 +158,9 @@ def run(
             if non_loss_data:
                 return scores
             total, sums = loss(batch, scores)
+            if MTP_LOSS in scores:
+                total = total + model.config.mtp_loss_scaling_factor * scores[MTP_LOSS]
+                sums = sums | {MTP_LOSS: scores[MTP_LOSS].detach()}
             # Three values, so that Megatron takes the loss as a sum. The count is what it would divide by: not used.
             return total, torch.zeros((), dtype=torch.int, device=total.device), sums
 

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core.models.common.embeddings import rope_utils
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.multi_token_prediction import MultiTokenPredictionBlockSubmodules
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
@@ -81,6 +82,18 @@ def _local_block(config: TransformerConfig, vp_stage: int | None) -> Transformer
         elif config.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
     return TransformerBlockSubmodules(layer_specs=block.layer_specs, layer_norm=RMSNorm)
+
+
+def multi_token_spec(
+    config: TransformerConfig, block: TransformerBlockSubmodules, *, vp_stage: int | None = None
+) -> MultiTokenPredictionBlockSubmodules | None:
+    """The layers for multi-token prediction, each like the last of `block`; None where this stage has none."""
+    in_engine = config.transformer_impl == "transformer_engine"
+    further = get_gpt_mtp_block_spec(config, block, use_transformer_engine=in_engine, vp_stage=vp_stage)
+    if further is not None and not in_engine:
+        for layer in further.layer_specs:
+            layer.submodules.enorm = layer.submodules.hnorm = layer.submodules.layer_norm = RMSNorm
+    return further
 
 
 class RMSNorm(torch.nn.RMSNorm):

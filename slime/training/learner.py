@@ -19,7 +19,7 @@ from slime.training import optimizer_state
 from slime.training.build import build
 from slime.training.checkpoint import Checkpoints
 from slime.training.determinism import make_deterministic
-from slime.training.forward import Scoring
+from slime.training.forward import MTP_LOSS, Scoring
 from slime.training.losses import MAXIMA, Loss
 from slime.training.packing import MicroBatch, Packer
 from slime.training.parallel import start
@@ -173,7 +173,7 @@ class Learner:
                 f" {self.parallel.rank}"
             )
             raise
-        names = self.loss.names(compare=compare)
+        names = self.loss.names(compare=compare) + ((MTP_LOSS,) if self.model.config.mtp_num_layers else ())
         if self.loss.names_grow:
             names = self.parallel.agree({*names, *(name for of_batch in sums for name in of_batch)})
         for name in names:

@@ -91,7 +91,7 @@ class Routing:
             return
         for chunk in model.chunks:
             for module in chunk.modules():
-                if isinstance(module, TopKRouter):
+                if isinstance(module, TopKRouter) and not module.is_mtp_layer:  # those run in training alone
                     module.router_replay = self.choices[module.layer_number - 1] = Choices()
 
     @contextmanager

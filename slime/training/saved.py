@@ -54,6 +54,7 @@ class Saved:
     layers: str | None = None  # --transformer-impl, on which names of tensors depend
     head: str | None = None  # what the last layer gives; Megatron would load a part of one last layer into another
     layout: dict[str, int] | None = None
+    mtp_layers: int | None = None  # those for multi-token prediction that it holds
 
     @classmethod
     def read(cls, path: Path) -> Saved:
@@ -76,7 +77,12 @@ class Saved:
             problems.append(f"its layers are those of --transformer-impl {self.layers}")
         if self.head not in (None, head_of(family)):
             problems.append(f"it gives {self.head} of tokens, where this model gives {head_of(family)}")
+        mtp_layers = transformer.mtp_num_layers or 0
+        if self.mtp_layers is not None and self.mtp_layers < mtp_layers:
+            problems.append("it has no layers for multi-token prediction: leave out --enable-mtp-training")
         if resumed_by and self.takes_optimizer(resumed_by):
+            if self.mtp_layers is not None and self.mtp_layers > mtp_layers:
+                problems.append("its layers for multi-token prediction were trained as well: add --enable-mtp-training")
             if not self.has_optimizer:
                 problems.append("it holds no optimizer state: add --no-load-optim, or --finetune to begin anew")
             theirs, mine = self.layout["expert"], resumed_by.expert_model_parallel_size

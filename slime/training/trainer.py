@@ -12,7 +12,7 @@ import torch
 from slime.config import Config, architecture
 from slime.config.hooks import load_hook
 from slime.data.batch import Batch
-from slime.models import family_of, read_hf_config
+from slime.models import family_of, multi_token_model, read_hf_config
 from slime.platform.device import peak
 from slime.schedule import forward_flops
 from slime.training.advantages import Advantages
@@ -45,6 +45,8 @@ class Trainer(Learner):
         self.is_rewarded = config.loss_type != "sft_loss"
         self.has_advantages = self.is_rewarded and not config.disable_compute_advantages_and_returns
         family = family_of(read_hf_config(config.hf_checkpoint))
+        if config.enable_mtp_training:
+            family = multi_token_model(family)
         self.architecture = architecture.read(config.hf_checkpoint)
         require_experts(config, self.architecture)
         super().__init__(config, family, rank, world_size, master_addr, master_port, frozen=frozen_models(config))

@@ -6,6 +6,7 @@ patched first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from slime.models import Family
@@ -70,17 +72,41 @@ TOKENS = torch.randint(0, COMMON["vocab_size"], (21,), generator=torch.Generator
 LENGTHS = [8, 1, 12]  # of the sequences in TOKENS
 
 
-def make_checkpoint(directory: Path, kind: str, dtype: torch.dtype = torch.float32, **save: Any) -> Path:
+def make_checkpoint(
+    directory: Path, kind: str, dtype: torch.dtype = torch.float32, layers: int = COMMON["num_hidden_layers"], **save: Any
+) -> Path:
     """A random checkpoint of that kind, written by transformers; `save` goes to save_pretrained."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
     config = {key: value for key, value in KINDS[kind].items() if value is not None or key == "q_lora_rank"}
+    config["num_hidden_layers"] = layers
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     with torch.no_grad():
         for name, tensor in model.state_dict().items():  # with the biases of routers, which are buffers
             tensor.normal_(1.0 if "norm" in name else 0.0, 0.2)
     model.to(dtype).save_pretrained(directory, **save)
+    return directory
+
+
+def make_multi_token_checkpoint(directory: Path, kind: str) -> Path:
+    """One of two layers, and a third, as transformers made it, that predicts further tokens."""
+    make_checkpoint(directory, kind, layers=3)
+    config = json.loads((directory / "config.json").read_text())
+    last = config["num_hidden_layers"] - 1
+    config |= {"num_hidden_layers": last, "num_nextn_predict_layers": 1}
+    (directory / "config.json").write_text(json.dumps(config))
+    tensors = load_file(directory / "model.safetensors")
+    hidden, layer = config["hidden_size"], f"model.layers.{last}"
+    random = torch.Generator().manual_seed(2)
+    tensors |= {
+        f"{layer}.{norm}.weight": 1 + 0.2 * torch.randn(hidden, generator=random)
+        for norm in ("enorm", "hnorm", "shared_head.norm")
+    }
+    tensors[f"{layer}.eh_proj.weight"] = 0.2 * torch.randn(hidden, 2 * hidden, generator=random)
+    tensors[f"{layer}.embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[f"{layer}.shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
-from tests.models.tiny import make_checkpoint
+from tests.models.tiny import make_checkpoint, make_multi_token_checkpoint
 from tests.training.critic_ranks import write_score
 from tests.training.ranks import train_all
 from tests.training.rollouts import varied
@@ -53,6 +53,8 @@ R3 = ("--use-rollout-routing-replay",)
 RECOMPUTE = ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1")
 RECOMPUTE_ATTENTION = ("--recompute-granularity", "selective", "--recompute-modules", "core_attn")
 RECOMPUTE_MOE = ("--recompute-granularity", "selective", "--recompute-modules", "moe")
+MTP = ("--enable-mtp-training",)
+ATTACHED = (*MTP, "--no-mtp-detach-heads")
 FAMILIES = (
     "glm4 without biases",
     "deepseek_v3",
@@ -150,6 +152,12 @@ LAYOUTS = {
     "GLM-4 TP2 with SP": Layout(2, TP2 + SP, model="glm4 without biases"),
     "latent attention CP2": Layout(2, CP2, model="deepseek_v3"),
     "latent attention PP2": Layout(2, PP2, {"micro_batch_size": 3}, model="moonlight"),
+    "multi-token prediction, two samples a row": Layout(1, model="multi-token", shared=MTP),
+    "multi-token prediction DP2": Layout(2, model="multi-token", shared=MTP),
+    "multi-token prediction PP2": Layout(2, PP2, model="multi-token", shared=MTP),
+    "multi-token prediction CP2": Layout(2, CP2, model="multi-token", shared=MTP),
+    "multi-token prediction TP2 with SP": Layout(2, TP2 + SP, model="multi-token", shared=MTP),
+    "multi-token prediction PP2, through the model": Layout(2, PP2, model="multi-token", shared=ATTACHED),
     "latent attention TP2 with SP, EP2": Layout(2, TP2 + SP + EP2 + ETP1, model="deepseek_v3"),
     "TP2 with SP, DP2": Layout(4, TP2 + SP),
     "PP2 CP2": Layout(4, PP2 + CP2),
@@ -176,6 +184,7 @@ def checkpoints(tmp_path_factory):
         "moe": str(write_checkpoint(directory / "moe", moe=True)),
         "reference": str(write_checkpoint(directory / "reference", seed=1)),
         "critic": str(write_score(write_checkpoint(directory / "body", num_layers=4, seed=2), directory / "critic")),
+        "multi-token": str(make_multi_token_checkpoint(directory / "multi-token", "deepseek_v3")),
         **{kind: str(make_checkpoint(directory / kind, kind)) for kind in FAMILIES},
     }
 

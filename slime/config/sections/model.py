@@ -81,4 +81,5 @@ class ModelArgs(Section):
     moe_layer_freq: Annotated[Count | Integers, BeforeValidator(_layer_pattern), Unit("PATTERN")] | None = option(
         None, "Which layers are mixtures: every n-th, or a pattern such as '[0]*1+[1]*47'."
     )
+    mtp_num_layers: Index | None = option(None, "Layers after the last that predict further tokens.")
     first_k_dense_replace: Index | None = option(None, "Dense layers before the first mixture.")

@@ -81,6 +81,13 @@ class Optimizer(Section):
         (), "Train only parameters whose name, as Megatron calls them, has one of these regular expressions in it."
     )
     freeze_params_name_list: Strings = option((), "Do not train parameters whose name has one of these in it.")
+    enable_mtp_training: bool = option(
+        False,
+        "Train the layers that predict further tokens (num_nextn_predict_layers of config.json) on the sampled tokens."
+        " The rest of the model learns nothing from that, unless --no-mtp-detach-heads. Without it they are saved as"
+        " they were.",
+    )
+    mtp_loss_scaling_factor: NonNegative = option(0.2, "Weight of that loss.")
     recompute_loss_function: bool = option(
         False, "Do not keep logits from the forward to the backward pass; compute them again there."
     )
