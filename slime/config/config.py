@@ -67,6 +67,8 @@ class Config(BaseModel):
     sglang: FrozenDict = FrozenDict()  # options of SGLang that were set, by its own names with underscores
     router: FrozenDict = FrozenDict()  # the same for its router
     megatron: FrozenDict = FrozenDict()  # the same for Megatron's config dataclasses
+    roles: FrozenDict = FrozenDict()  # role -> options that --megatron-config-path gives it alone
+    custom: FrozenDict = FrozenDict()  # of --custom-config-path
 
     def __getattr__(self, name: str) -> Any:
         """An option of any section by its name, or of a library as it was set (`sglang_dtype`, `recompute_method`)."""
@@ -74,6 +76,8 @@ class Config(BaseModel):
             raise AttributeError(name)
         if section := SECTION_OF.get(name):
             return getattr(getattr(self, section), name)
+        if name in self.custom:
+            return self.custom[name]
         family = family_of(name)
         own_name = name.removeprefix(f"{family}_")
         if own_name in (passed := getattr(self, family)):
@@ -88,6 +92,13 @@ class Config(BaseModel):
         return self.model_copy(
             update={s: getattr(self, s).model_copy(update=changed) for s, changed in sections.items()}
         )
+
+    def of_role(self, role: str) -> Config:
+        """As the policy ("actor") or the critic trains by it."""
+        given = self.roles.get(role, {})
+        passed = {name: value for name, value in given.items() if name not in OWN}
+        own = self.replace(**{name: value for name, value in given.items() if name in OWN})
+        return own.model_copy(update={"megatron": FrozenDict({**self.megatron, **passed})})
 
     @property
     def has_engines(self) -> bool:

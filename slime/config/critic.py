@@ -23,4 +23,5 @@ def critic_config(config: Config) -> Config:
     start = {"load": config.critic_load, "critic_load": config.load}
     if config.critic_load is not None and is_model(config.critic_load):
         start = {"load": None, "hf_checkpoint": config.critic_load}
-    return config.replace(**OF_THE_POLICY, **start, lr=config.critic_lr, save=config.critic_save)
+    config = config.replace(**OF_THE_POLICY, **start, lr=config.critic_lr, save=config.critic_save)
+    return config.of_role("critic")

@@ -29,6 +29,7 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
         fill("global_batch_size", max(1, samples // (o["num_steps_per_rollout"] or 1)))
         fill("num_steps_per_rollout", max(1, samples // o["global_batch_size"]))
 
+    fill("log_probs_max_tokens_per_gpu", o["max_tokens_per_gpu"])
     if "rollout_batch_size" not in unsound:
         fill("over_sampling_batch_size", o["rollout_batch_size"])
     training_devices = o["actor_num_nodes"] * o["actor_num_gpus_per_node"]

@@ -24,9 +24,22 @@ class Unusable(ValueError):
         super().__init__(str(self.problem))
 
 
+Map = yaml.MappingNode
+
+
 def read(file: str) -> tuple[list[Given], list[Problem]]:
     """The options of a file, in its order, and what is wrong with some of them. Raises Unusable."""
-    where = f"--config {file}"
+    return options(file, compose(file, "--config"))
+
+
+def options(file: str, node: Map) -> tuple[list[Given], list[Problem]]:
+    """The same of a map in a file."""
+    return _Reader(file).read(node)
+
+
+def compose(file: str, option: str) -> Map:
+    """The map that a file consists of, which `option` names, with the lines of its keys. Raises Unusable."""
+    where = f"{option} {file}"
     try:
         text = Path(file).read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -40,9 +53,9 @@ def read(file: str) -> tuple[list[Given], list[Problem]]:
         raise Unusable(place, f"is not YAML: {getattr(error, 'problem', error)}") from None
     if root is None:
         raise Unusable(where, "is empty", "give at least one `option: value`")
-    if not isinstance(root, yaml.MappingNode):
+    if not isinstance(root, Map):
         raise Unusable(f"{file}:{root.start_mark.line + 1}", "is not a map of `option: value`")
-    return _Reader(file).read(root)
+    return root
 
 
 class _Reader:
@@ -53,7 +66,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.lines: dict[str, int] = {}
 
-    def read(self, root: yaml.MappingNode) -> tuple[list[Given], list[Problem]]:
+    def read(self, root: Map) -> tuple[list[Given], list[Problem]]:
         for key, node in root.value:
             name = _name(key)
             if name in SECTIONS or name in READERS:
@@ -65,7 +78,7 @@ class _Reader:
     def _section(self, section: str, key: yaml.Node, node: yaml.Node) -> None:
         if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
             return
-        if not isinstance(node, yaml.MappingNode):
+        if not isinstance(node, Map):
             self.problems.append(Problem(self._where(key), "is a section: options follow it, indented"))
             return
         for inner, value in node.value:

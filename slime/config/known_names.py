@@ -11,13 +11,11 @@ NOT_YET = frozenset(
     update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
     update-weights-interval
-    custom-model-provider-path
-    megatron-config-path allgather-cp
     model-name rollout-data-postprocess-path rollout-external-engine-addrs
-    disable-rollout-global-dataset multimodal-keys log-probs-max-tokens-per-gpu
+    disable-rollout-global-dataset multimodal-keys
     log-correct-samples
     dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
-    record-memory-history memory-recorder custom-config-path
+    record-memory-history memory-recorder
     http-proxy use-distributed-post
     prefill-num-servers sglang-config
     """.split()

@@ -11,7 +11,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from slime.config import catalogue, command_line, files, unknown
+import yaml
+
+from slime.config import catalogue, command_line, files, roles, unknown
 from slime.config.algorithm_rules import ALGORITHM
 from slime.config.command_line import CommandLine, Given
 from slime.config.config import Config
@@ -60,7 +62,8 @@ def resolve(line: CommandLine) -> Resolution:
     given, notes = command_line.translate(given, engine_size)
     unsound = set(line.unsound) if line.whole else catalogue.OWN.keys() - {one.name for one in line.given}
     values = _parse(given, problems, unsound)
-    config = _assemble(values, unsound)
+    further = {"roles": _roles(values, problems), "custom": _custom(values, problems)}
+    config = _assemble(values, unsound, further)
     for rules in (COHERENCE, ALGORITHM, CRITIC, ROLLOUT):
         problems += rules.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
@@ -91,6 +94,16 @@ def _of_file(file: str, line: CommandLine, problems: list[Problem]) -> list[Give
 
 def _parse(given: list[Given], problems: list[Problem], unsound: set[str]) -> dict[Option, Any]:
     """The typed value of each sound option; the others are added to `unsound`, and what is wrong to `problems`."""
+    values = _values(given, problems, unsound)
+    for option in catalogue.OWN.values():
+        if option.default is REQUIRED and option not in values and option.name not in unsound:
+            problems.append(Problem(option.flag, "is required", f"{option.flag} {option.unit}: {option.help}"))
+            unsound.add(option.name)
+    return values
+
+
+def _values(given: list[Given], problems: list[Problem], unsound: set[str]) -> dict[Option, Any]:
+    """The same of options that nothing is required of."""
     values: dict[Option, Any] = {}
     for one in given:
         option, negated = catalogue.find(one.name) or (None, False)
@@ -105,10 +118,6 @@ def _parse(given: list[Given], problems: list[Problem], unsound: set[str]) -> di
             except ValueError as error:
                 problems.append(_wrong_value(one, option, str(error)))
                 unsound.add(option.full_name)
-    for option in catalogue.OWN.values():
-        if option.default is REQUIRED and option not in values and option.name not in unsound:
-            problems.append(Problem(option.flag, "is required", f"{option.flag} {option.unit}: {option.help}"))
-            unsound.add(option.name)
     return values
 
 
@@ -118,11 +127,53 @@ def _wrong_value(one: Given, option: Option, what: str) -> Problem:
     return Problem(one.where, what, f"{option.flag} {option.unit}: {option.help}")
 
 
-def _assemble(values: dict[Option, Any], unsound: set[str]) -> Config:
+def _roles(values: dict[Option, Any], problems: list[Problem]) -> FrozenDict:
+    """What --megatron-config-path says of each role: options of ours and of Megatron's, by name."""
+    file = values.get(catalogue.OWN["megatron_config_path"])
+    if file is None:
+        return FrozenDict()
+    try:
+        given, wrong = roles.read(file)
+    except files.Unusable as error:
+        problems.append(error.problem)
+        return FrozenDict()
+    problems += wrong
+    parsed = {}
+    for role, of_role in given.items():
+        parsed[role] = _values(of_role, problems, set())
+        for option in [option for option in parsed[role] if not roles.may_differ(option)]:
+            where = f"{roles.OPTION} {file}: {role}: {option.name}"
+            problems.append(Problem(where, "is the same for policy and critic", f"give it as {option.flag}"))
+    return FrozenDict(
+        {role: FrozenDict({option.name: value for option, value in of.items()}) for role, of in parsed.items()}
+    )
+
+
+def _custom(values: dict[Option, Any], problems: list[Problem]) -> FrozenDict:
+    """The keys of --custom-config-path, which users' functions find beside the options."""
+    file = values.get(catalogue.OWN["custom_config_path"])
+    if file is None:
+        return FrozenDict()
+    try:
+        node = files.compose(file, "--custom-config-path")
+        found = yaml.SafeLoader("").construct_document(node)
+    except (files.Unusable, yaml.YAMLError) as error:
+        where = f"--custom-config-path {file}"
+        problems.append(error.problem if isinstance(error, files.Unusable) else Problem(where, str(error)))
+        return FrozenDict()
+    for key in found:
+        if not (isinstance(key, str) and key.isidentifier()):
+            problems.append(Problem(f"--custom-config-path {file}: {key}", "is not the name of an attribute"))
+        elif key in Config.model_fields or hasattr(Config, key) or catalogue.find(key):
+            problems.append(Problem(f"--custom-config-path {file}: {key}", "is an option", "choose another name"))
+    return FrozenDict(found)
+
+
+def _assemble(values: dict[Option, Any], unsound: set[str], further: dict[str, FrozenDict]) -> Config:
     own = derive({name: values.get(option, option.default) for name, option in catalogue.OWN.items()}, unsound)
     sections = {title: cls.model_construct(**{n: own[n] for n in cls.model_fields}) for title, cls in SECTIONS.items()}
     passed = {
         family: FrozenDict({option.name: value for option, value in values.items() if option.family == family})
         for family in catalogue.READERS
     }
-    return Config.model_construct(**sections, **passed)
+    return Config.model_construct(**sections, **passed, **further)

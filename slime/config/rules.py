@@ -56,6 +56,18 @@ def _dynamic_batches_have_a_size(c: Config) -> Iterator[Problem]:
         yield Problem("--use-dynamic-batch-size", "needs --max-tokens-per-gpu", "e.g. --max-tokens-per-gpu 8192")
 
 
+@reads("use_dynamic_batch_size", "max_tokens_per_gpu", "log_probs_max_tokens_per_gpu", "use_routing_replay")
+def _scoring_has_rows_of_its_own(c: Config) -> Iterator[Problem]:
+    if c.log_probs_max_tokens_per_gpu == c.max_tokens_per_gpu:
+        return
+    option = "--log-probs-max-tokens-per-gpu"
+    if not c.use_dynamic_batch_size:
+        yield Problem(option, "micro-batches have a number of samples, not of tokens", "add --use-dynamic-batch-size")
+    if c.use_routing_replay and not c.use_rollout_routing_replay:
+        what = "training takes the experts of the pass that computes log-probs, micro-batch by micro-batch"
+        yield Problem(f"{option}, --use-routing-replay", what, "leave one of them out")
+
+
 @reads("save_interval", "save", "save_hf")
 def _saving_has_a_place(c: Config) -> Iterator[Problem]:
     if c.save_interval is not None and c.save is None and c.save_hf is None:

@@ -49,6 +49,7 @@ class Batch:
     teacher_log_probs_R: np.ndarray | None = None  # float32, of the teacher of an on-policy distillation
     routed_experts_TLK: np.ndarray | None = None  # int16, the experts that the engine chose
     train_metadata: list[dict[str, Any] | None] | None = None  # one a sample; reaches a custom loss
+    scored: list[list[int]] | None = None  # micro-batches of passes without gradients; None: those of the steps
 
     def __len__(self) -> int:
         return len(self.total_lengths_N)

@@ -9,6 +9,7 @@ Shape suffixes, as in slime.data.batch: N samples · T tokens · R response toke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count, islice
 from typing import Any
 
@@ -101,7 +102,21 @@ def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int)
         members = list(chain.from_iterable(chain.from_iterable(of_ranks)))
         sizes.append((len(members), int(unmasked_N[members].sum()), len(set(wholes_N[members].tolist()))))
     whole_sizes_N = np.bincount(wholes_N, weights=unmasked_N)[wholes_N]
-    return [_batch({**data, "whole_sizes": whole_sizes_N}, rank, sizes) for rank in ranks]
+    batches = [_batch({**data, "whole_sizes": whole_sizes_N}, rank, sizes) for rank in ranks]
+    if not config.use_dynamic_batch_size or config.log_probs_max_tokens_per_gpu == config.max_tokens_per_gpu:
+        return batches
+    scored = schedule.pack(
+        [rank.samples for rank in ranks],
+        lengths,
+        None,
+        config.log_probs_max_tokens_per_gpu * config.context_parallel_size,
+        _micro_batch_multiple(config),
+    )
+    places = [{sample: place for place, sample in enumerate(rank.samples)} for rank in ranks]
+    return [
+        replace(batch, scored=[[place[sample] for sample in micro_batch] for micro_batch in micro_batches])
+        for batch, place, micro_batches in zip(batches, places, scored, strict=True)
+    ]
 
 
 def _wholes(data: Mapping[str, Sequence[Any]]) -> np.ndarray:

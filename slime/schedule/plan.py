@@ -86,16 +86,16 @@ def plan(
         else:
             parts = round_robin(len(step), dp_size)
         ranks = [[step[position] for position in part] for part in parts]
-        packed = _pack(ranks, lengths, micro_batch_size, max_tokens, micro_batch_multiple)
+        packed = pack(ranks, lengths, micro_batch_size, max_tokens, micro_batch_multiple)
         for rank_plan, micro_batches in zip(plans, packed, strict=True):
             rank_plan.steps.append(micro_batches)
     return plans
 
 
-def _pack(
+def pack(
     ranks: list[list[int]], lengths: list[int], micro_batch_size: int | None, max_tokens: int | None, multiple: int
 ) -> list[list[list[int]]]:
-    """Micro-batches of each rank of one step: equally many, and a multiple of `multiple`."""
+    """Micro-batches of each rank of one pass: equally many, and a multiple of `multiple`. Limits are those of `plan`."""
     if max_tokens is None:
         most = max(len(samples) for samples in ranks)
         count = _round_up(-(-most // micro_batch_size), multiple)

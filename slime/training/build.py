@@ -39,6 +39,7 @@ from slime.training.freezing import freeze
 from slime.training.layers import block_spec, multi_token_spec
 from slime.training.multi_token import MultiTokenModel
 from slime.training.parallel import Parallel
+from slime.training.provider import provided
 from slime.training.saved import Saved
 from slime.training.value_head import ValueHead
 from slime.training.weights import WeightCopy
@@ -140,6 +141,7 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
         "context_parallel_size": config.context_parallel_size,
         "expert_model_parallel_size": config.expert_model_parallel_size,
         "expert_tensor_parallel_size": config.expert_tensor_parallel_size,
+        **({"cp_comm_type": "all_gather"} if config.allgather_cp else {}),
         "sequence_parallel": config.sequence_parallel and config.tensor_model_parallel_size > 1,
         "bf16": config.bf16,
         "params_dtype": dtype,
@@ -188,19 +190,28 @@ def _virtual_stages(config: TransformerConfig) -> Sequence[int | None]:
 def _chunk(
     config: Config, transformer: TransformerConfig, family: Family, parallel: Parallel, vp_stage: int | None
 ) -> GPTModel:
-    block = block_spec(transformer, post_norms=family.post_norms, vp_stage=vp_stage)
-    further = {}
-    if transformer.mtp_num_layers:
-        further = {"mtp_block_spec": multi_token_spec(transformer, block, vp_stage=vp_stage)}
-    model = (MultiTokenModel if further else GPTModel)(
-        config=transformer,
-        transformer_layer_spec=block,
+    def usual(pre_process: bool, post_process: bool, vp_stage: int | None) -> GPTModel:
+        block = block_spec(transformer, post_norms=family.post_norms, vp_stage=vp_stage)
+        further = {}
+        if transformer.mtp_num_layers:
+            further = {"mtp_block_spec": multi_token_spec(transformer, block, vp_stage=vp_stage)}
+        return (MultiTokenModel if further else GPTModel)(
+            config=transformer,
+            transformer_layer_spec=block,
+            pre_process=pre_process,
+            post_process=post_process,
+            parallel_output=True,
+            vp_stage=vp_stage,
+            **further,
+            **family.gpt_arguments(parallel.tp_size),
+        )
+
+    model = provided(
+        config.custom_model_provider_path,
+        usual,
         pre_process=mpu.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
         post_process=mpu.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
-        parallel_output=True,
         vp_stage=vp_stage,
-        **further,
-        **family.gpt_arguments(parallel.tp_size),
     )
     if model.post_process and family.has_value_head:
         model.output_layer = ValueHead(transformer, model.pg_collection.tp)

@@ -142,8 +142,12 @@ class Learner:
 
     def pack(self, batch: Batch) -> list[list[MicroBatch]]:
         """The rows of this rank on its device, by step."""
+        packer = self.packer(batch)
+        return [[packer.pack(samples, step) for samples in step.micro_batches] for step in batch.steps]
+
+    def packer(self, batch: Batch) -> Packer:
         usual_multiple = PAD_MULTIPLE_ON_GPU if self.parallel.device.is_cuda else 1
-        packer = Packer(
+        return Packer(
             batch,
             device=self.parallel.device.torch,
             cp_rank=self.parallel.cp_rank,
@@ -152,7 +156,6 @@ class Learner:
             tp_size=self.parallel.tp_size if self.model.config.sequence_parallel else 1,
             pad_multiple=self.config.data_pad_size_multiplier or usual_multiple,
         )
-        return [[packer.pack(samples, step) for samples in step.micro_batches] for step in batch.steps]
 
     def _optimise(self, prepared: Prepared, *, compared_steps: int = 0) -> list[dict[str, float]]:
         """One optimizer step for each of the rollout's. The figures of each; its sums are in the report.

@@ -38,6 +38,7 @@ class MicroBatch:
     weights_R: Tensor  # float32; the sum of weight x value is the sum over samples of their means over unmasked tokens
     step: Step
     samples: Samples
+    source_R: np.ndarray  # place of each response token among those of the Batch
     rollout_log_probs_R: Tensor | None
     teacher_log_probs_R: Tensor | None  # from the rollout, or filled in by the trainer
     engine_experts_TLK: Tensor | None = None  # int16 in host memory, all layers
@@ -133,6 +134,7 @@ class Packer:
                 mask_S=self._tensor(batch.loss_mask_R[source_S]),
                 group=self.cp_group,
             ),
+            source_R=source_R,
             rollout_log_probs_R=self._column(batch.rollout_log_probs_R, source_R),
             teacher_log_probs_R=self._column(batch.teacher_log_probs_R, source_R),
             engine_experts_TLK=self._experts(source_T, real, len(tokens_T)),

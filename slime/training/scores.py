@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from slime.config import Config
@@ -57,17 +59,19 @@ class FixedScores:
         own = ("log_probs", *self.own_extras) if self.own else self.own_extras
         return (*(f"{name}_log_probs" for name in self.model.frozen), *own)
 
-    def fill(self, batches: Sequence[MicroBatch], report: Report) -> None:
+    def fill(
+        self, batches: Sequence[MicroBatch], report: Report, *, rows: Sequence[MicroBatch] | None = None
+    ) -> None:
+        """`rows` are the same samples in other micro-batches, which the passes then go over."""
         for name, weights in self.model.frozen.items():
             with report.clock(f"{name}_log_probs"):
-                for batch, scores in zip(batches, self._scores(batches, weights, prefix=f"{name}_"), strict=True):
-                    setattr(batch, f"{name}_log_probs_R", scores.get("log_probs"))
+                scores = self._scores(rows or batches, weights, prefix=f"{name}_")
+                _hand_over(scores, "log_probs", rows, batches, f"{name}_log_probs_R")
         if self.own or self.own_extras:
-            with report.clock("log_probs"), self.routing.scoring(batches):
-                of_batches = self._scores(batches, self.old_actor, self.own_extras)
-                for batch, scores in zip(batches, of_batches, strict=True):
-                    batch.log_probs_R = scores.get("log_probs") if self.own else None
-                    batch.entropy_R = scores.get("entropy")
+            with report.clock("log_probs"), self.routing.scoring(rows or batches):
+                scores = self._scores(rows or batches, self.old_actor, self.own_extras)
+                for name in (*(("log_probs",) if self.own else ()), *self.own_extras):
+                    _hand_over(scores, name, rows, batches, f"{name}_R")
         if self.keeps_old and self.old_actor is None:
             self.old_actor = WeightCopy(self.model.chunks)
         elif self.keeps_old:
@@ -87,6 +91,29 @@ class FixedScores:
             if self.hook is not None:
                 self.hook(self.config, chunks, prefix)
             return run(chunks, batches, self.scoring, extras=extras) or [{} for _ in batches]
+
+
+def _hand_over(
+    scores: Sequence[Scores],
+    name: str,
+    rows: Sequence[MicroBatch] | None,
+    batches: Sequence[MicroBatch],
+    field: str,
+) -> None:
+    """Gives the field of each micro-batch what was computed of its response tokens, there or in other `rows`."""
+    if rows is None:
+        for batch, of_batch in zip(batches, scores, strict=True):
+            setattr(batch, field, of_batch.get(name))
+    elif scores and name in scores[0]:
+        computed = torch.cat([of_row[name] for of_row in scores])
+        order = np.argsort(np.concatenate([row.source_R for row in rows]))
+        sources = [batch.source_R for batch in batches]
+        # Both hold the same tokens: the n-th of one in order of the Batch is the n-th of the other.
+        wanted = np.empty_like(order)
+        wanted[np.argsort(np.concatenate(sources))] = order
+        parts = computed[torch.from_numpy(wanted).to(computed.device)].split([len(source) for source in sources])
+        for batch, part in zip(batches, parts, strict=True):
+            setattr(batch, field, part)
 
 
 def old_log_probs(config: Config, batch: MicroBatch) -> Tensor:

@@ -42,6 +42,7 @@ class Trainer(Learner):
     noun, section = "training", "train"
 
     def __init__(self, config: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
+        config = config.of_role("actor")
         self.is_rewarded = config.loss_type != "sft_loss"
         self.has_advantages = self.is_rewarded and not config.disable_compute_advantages_and_returns
         family = family_of(read_hf_config(config.hf_checkpoint))
@@ -97,7 +98,11 @@ class Trainer(Learner):
                 distribute(values_R, everything, "values_R")
             if self.has_advantages:
                 self._settle()
-                self.fixed_scores.fill(everything, report)
+                rows = None
+                if batch.scored is not None:
+                    packer = self.packer(batch)
+                    rows = [packer.pack(samples, batch.steps[0]) for samples in batch.scored]
+                self.fixed_scores.fill(everything, report, rows=rows)
                 if self.parallel.is_last_stage:
                     self.advantages.fill(everything)
         return None if values_R is None else collect(everything, "returns_R")

@@ -264,3 +264,34 @@ def test_a_new_name_for_a_saved_run_means_a_new_directory(tmp_path):
     file = write(tmp_path / "a.yaml", "run_name: a\nrun_dir: runs/a\n")
     assert loaded("--config", file, "--run-name", "b").run_dir == "runs/b"
     assert loaded("--config", file).run_dir == "runs/a"
+
+
+# -- further files
+
+
+def test_policy_and_critic_may_have_options_of_their_own(tmp_path):
+    file = write(tmp_path / "roles.yaml", "actor:\n  recompute_granularity: full\ncritic:\n  weight-decay: 0.5\n  lr: 1e-4\n")
+    config = loaded("--megatron-config-path", file, "--lr", "1e-5", "--weight-decay", "0.1")
+    actor, critic = config.of_role("actor"), config.of_role("critic")
+    assert (actor.recompute_granularity, actor.lr, actor.weight_decay) == ("full", 1e-5, 0.1)
+    assert (critic.lr, critic.weight_decay, dict(critic.megatron)) == (1e-4, 0.5, {})
+
+
+def test_what_roles_can_not_have_is_told_with_its_line(tmp_path):
+    file = write(tmp_path / "roles.yaml", "judge: {}\nactor:\n  lr: fast\n  num_rollout: 3\ncritic: 1\n")
+    said = problems("--megatron-config-path", file)
+    assert len(said) == 4
+    for place, words in (
+        ("roles.yaml:1: judge", "is no role"),
+        ("roles.yaml:3: lr", "'fast'"),
+        ("actor: num_rollout", "is the same for policy and critic"),
+        ("roles.yaml:5: critic", "is a section"),
+    ):
+        assert any(place in one and words in one for one in said), (place, said)
+
+
+def test_keys_of_a_custom_file_are_attributes(tmp_path):
+    config = loaded("--custom-config-path", write(tmp_path / "mine.yaml", "my_threshold: 0.5\nmy_tools: [a, b]\n"))
+    assert (config.my_threshold, config.my_tools) == (0.5, ["a", "b"])
+    (said,) = problems("--custom-config-path", write(tmp_path / "wrong.yaml", "lr: 3\n"))
+    assert "lr: is an option" in said

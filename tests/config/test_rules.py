@@ -14,6 +14,11 @@ BROKEN = [
     ("--n-samples-per-prompt 4 --num-steps-per-rollout 2 --global-batch-size 16", "which is not 2 steps x 16"),
     ("--global-batch-size 100", "which is not 1 steps x 100"),
     ("--use-dynamic-batch-size", "--use-dynamic-batch-size: needs --max-tokens-per-gpu"),
+    ("--max-tokens-per-gpu 8 --log-probs-max-tokens-per-gpu 16", "micro-batches have a number of samples"),
+    (
+        "--use-dynamic-batch-size --max-tokens-per-gpu 8 --log-probs-max-tokens-per-gpu 16 --use-routing-replay",
+        "--log-probs-max-tokens-per-gpu, --use-routing-replay: training takes the experts of the pass",
+    ),
     ("--save-interval 5", "--save-interval: needs a place to save to"),
     ("--optimizer-cpu-offload --no-bf16", "--optimizer-cpu-offload: is for --bf16"),
     ("--prompt-data a.jsonl b.jsonl --prompt-data-weights 1", "1 weights for 2 files of --prompt-data"),

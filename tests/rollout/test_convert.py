@@ -95,6 +95,16 @@ def test_micro_batches_by_tokens_are_of_one_context_parallel_group(make_config: 
     assert [len(convert(config, samples)[0].steps[0].micro_batches) for config in (one, two)] == [2, 1]
 
 
+def test_passes_without_gradients_have_rows_of_their_own(make_config: Callable[..., Config]) -> None:
+    options = {"max_tokens_per_gpu": 8, "num_steps_per_rollout": 2}
+    samples = [finished(i, [3, 4]) for i in range(8)]  # 4 tokens each, 2 on each rank in each step
+    config = make_config("--use-dynamic-batch-size", log_probs_max_tokens_per_gpu=16, **options)
+    for batch in convert(config, samples, dp_size=2):
+        assert [step.micro_batches for step in batch.steps] == [[[0, 1]], [[2, 3]]]
+        assert batch.scored == [[0, 1, 2, 3]]
+    assert convert(make_config("--use-dynamic-batch-size", **options), samples)[0].scored is None
+
+
 def test_a_removed_sample_is_masked_but_counted(make_config: Callable[..., Config]) -> None:
     (batch,) = convert(make_config(), [finished(0, [3, 4], remove_sample=True, loss_mask=[1, 1]), finished(1, [5])])
     assert batch.loss_mask_R.tolist() == [0, 0, 1]

@@ -64,6 +64,16 @@ def rising(args: Any, rollout_data: dict) -> None:
 def no_advantages(args: Any, rollout_data: dict) -> None: ...
 
 
+def with_a_fixed_embedding(pre_process: bool, post_process: bool, vp_stage: int | None) -> Any:
+    """--custom-model-provider-path."""
+    from slime.training.provider import usual_model
+
+    CALLS.append(("provide", pre_process, post_process, vp_stage))
+    model = usual_model(pre_process, post_process, vp_stage)
+    model.embedding.requires_grad_(False)
+    return model
+
+
 CALLS: list[tuple[Any, ...]] = []  # of the hooks of training, in order
 
 

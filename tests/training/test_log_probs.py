@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,19 @@ def of_transformers(directory, samples, temperature=1.0):
     return torch.tensor(scores)
 
 
+FIXED = ("log_probs", "ref_log_probs", "entropy")
+
+
+def fixed_scores(directory, samples, rows):
+    """Those of each training micro-batch, computed in these rows; None: in the micro-batches themselves."""
+    (batch,) = shares(samples, micro_batch_size=2, num_steps=2)
+    reference = ("--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load", directory, "--use-rollout-entropy")
+    with trainer(directory, *reference) as made:
+        made.prepare(0, replace(batch, scored=rows))
+        micro_batches = made.prepared.micro_batches
+        return {name: [getattr(one, f"{name}_R") for one in micro_batches] for name in FIXED}
+
+
 def all_log_probs(dense, moe, samples):
     return {
         "dense": response_log_probs(dense, [], samples, micro_batch_size=10),
@@ -35,6 +49,8 @@ def all_log_probs(dense, moe, samples):
         "temperature": response_log_probs(dense, ["--rollout-temperature", "0.7"], samples, micro_batch_size=10),
         "chunks": response_log_probs(dense, ["--log-probs-chunk-size", "16"], samples, micro_batch_size=10),
         "bf16": response_log_probs(dense, ["--bf16"], samples, micro_batch_size=10),
+        "as in training": fixed_scores(dense, samples, None),
+        "in rows of their own": fixed_scores(dense, samples, [[7, 2, 0], [9, 8, 6, 5, 4, 3, 1]]),
     }
 
 
@@ -46,7 +62,7 @@ def checkpoints(model, moe):
 @pytest.fixture(scope="module")
 def ours(checkpoints):
     (results,) = run_ranks(all_log_probs, 1, checkpoints["dense"], checkpoints["moe"], varied())
-    return {name: torch.tensor(scores) for name, scores in results.items()}
+    return {name: torch.tensor(scores) if isinstance(scores, list) else scores for name, scores in results.items()}
 
 
 @pytest.mark.parametrize("kind", ["dense", "moe"])
@@ -63,6 +79,13 @@ def test_of_logits_over_the_temperature(checkpoints, ours):
 @pytest.mark.parametrize("way", ["one sample a row", "chunks"])
 def test_packing_and_chunks_change_nothing(way, ours):
     torch.testing.assert_close(ours[way], ours["dense"], atol=2e-6, rtol=0)
+
+
+def test_scores_of_rows_of_their_own_come_to_the_tokens_that_they_are_of(ours):
+    for name, expected in ours["as in training"].items():
+        got = ours["in rows of their own"][name]
+        for one, other in zip(got, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=2e-6, rtol=0)
 
 
 def peak_bytes():

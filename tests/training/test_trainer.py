@@ -318,6 +318,7 @@ def calls_of_hooks(directory):
 
     paths = {
         "--custom-megatron-init-path": "note_init",
+        "--custom-model-provider-path": "with_a_fixed_embedding",
         "--custom-megatron-before-log-prob-hook-path": "note_log_prob",
         "--custom-megatron-before-train-step-hook-path": "note_step",
     }
@@ -326,12 +327,19 @@ def calls_of_hooks(directory):
     multiple = ["--data-pad-size-multiplier", "64"]
     batch = shares(varied(), num_steps=2, micro_batch_size=5)[0]
     with trainer(directory, *options, *kl, *multiple) as made:
+        before = dict(flat_weights(made))
         made.train(7, batch)
-        return hooks.CALLS, [row.tokens_1T.shape[1] % 64 for step in made.pack(batch) for row in step]
+        same = sorted(name for name, tensor in flat_weights(made) if torch.equal(tensor, before[name]))
+        return hooks.CALLS, [row.tokens_1T.shape[1] % 64 for step in made.pack(batch) for row in step], same
+
+
+def flat_weights(made):
+    return [(name, tensor.clone()) for bucket in made.weights(50_000) for name, tensor in bucket]
 
 
 def test_hooks_of_training_are_called_in_order(tiny_model):
-    ((calls, beyond),) = run_ranks(calls_of_hooks, 1, str(tiny_model))
+    ((calls, beyond, same),) = run_ranks(calls_of_hooks, 1, str(tiny_model))
     scoring = [("log_prob", "ref_", 1), ("log_prob", "", 1)]
-    assert calls == [("init", 1e-3, True), *scoring, ("step", 7, 0, 0), ("step", 7, 1, 1)]
+    assert same == ["model.embed_tokens.weight"]  # the provider took its gradient
+    assert calls == [("init", 1e-3, True), ("provide", True, True, None), *scoring, ("step", 7, 0, 0), ("step", 7, 1, 1)]
     assert beyond == [0, 0]  # rows are multiples of --data-pad-size-multiplier

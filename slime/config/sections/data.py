@@ -72,6 +72,11 @@ class Batches(Section):
     max_tokens_per_gpu: Tokens | None = option(
         None, "Tokens of one packed micro-batch on one device. A longer sample is alone in its micro-batch."
     )
+    log_probs_max_tokens_per_gpu: Tokens | None = option(
+        None,
+        "The same for the passes that only compute log-probs, which have no gradients to keep memory for.",
+        derived="--max-tokens-per-gpu",
+    )
     balance_data: bool = option(
         False, "Divide samples among data-parallel ranks by tokens, so that none waits for another."
     )

@@ -50,6 +50,9 @@ class Logging(Section):
 class Debug(Section):
     """Debug"""
 
+    custom_config_path: Path | None = option(
+        None, "YAML file whose keys become attributes of `args` for functions of yours; none may be an option's name."
+    )
     debug_rollout_only: bool = option(False, "Generate and grade, but do not train.")
     debug_train_only: bool = option(
         False, "Start no engines, and don't evaluate.", derived="true with --load-debug-rollout-data"

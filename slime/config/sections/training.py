@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Hook, Index, NonNegative, Positive, Section, Strings, option
+from slime.config.section import Count, Hook, Index, NonNegative, Path, Positive, Section, Strings, option
 
 
 class Parallel(Section):
@@ -27,6 +27,11 @@ class Parallel(Section):
         "Divide the activations between the matrices of a layer along the sequence as well; saves memory under TP.",
     )
     use_distributed_optimizer: bool = option(True, "Divide the optimizer state among the data-parallel ranks.")
+    allgather_cp: bool = option(
+        False,
+        "Under context parallelism, attention gathers keys and values of all ranks, instead of passing them around a"
+        " ring. The local layers always do; Transformer Engine's then have cp_comm_type all_gather.",
+    )
     transformer_impl: Literal["local", "transformer_engine"] | None = option(
         None,
         "Megatron's layers in plain PyTorch, or in Transformer Engine.",
@@ -62,6 +67,16 @@ class Optimizer(Section):
         None,
         "Packed rows are padded to a multiple of this many tokens, so that memory is allocated in few sizes.",
         derived="128 on GPUs, 1 on a CPU",
+    )
+    megatron_config_path: Path | None = option(
+        None,
+        "YAML file with the sections actor and critic: options of the optimizer and of Megatron that hold for one of"
+        " the two alone, and more than the command line.",
+    )
+    custom_model_provider_path: Hook | None = option(
+        None,
+        "model_provider(pre_process, post_process, vp_stage) -> a GPTModel: builds this rank's part of the model; see"
+        " slime.training.provider.usual_model.",
     )
     custom_megatron_init_path: Hook | None = option(
         None, "megatron_init(args): called in each training process, once its process groups are there."
