@@ -1,8 +1,8 @@
 """slime: rollout, reward, update, weight sync.
 
 The whole algorithm is the loop of `train`. What it passes around are references: samples and weights go from process to
-process and never come by here. With --async-depth 1 the next rollout is generated while this one is trained on; nothing
-else changes.
+process and never come by here. With --async-depth 1 the next rollout is generated while this one is trained on. With
+--max-weight-staleness generation never stops: a rollout is what is finished when it is asked for. Nothing else changes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from slime.data.inspect import unusable_data
 from slime.observe import Console, Recorder, RunDir, RunDirError, TrackerError, make_trackers, print_summary
 
 if TYPE_CHECKING:
+    from slime.cluster.evaluation import Evaluation
     from slime.cluster.job import Job
 
 
-def train(config: Config, job: Job, recorder: Recorder) -> None:
+def train(config: Config, job: Job, evaluation: Evaluation, recorder: Recorder) -> None:
     job.turns.to_inference()
-    if job.evaluates and not config.skip_eval_before_train and not job.first_rollout:
-        recorder.eval(0, job.evaluate)
+    if not job.first_rollout:
+        evaluation.begin(0)
     ahead = None
 
     for rollout_id in range(job.first_rollout, config.num_rollout):
-        done, last = rollout_id + 1, rollout_id + 1 == config.num_rollout
+        last = rollout_id + 1 == config.num_rollout
         with recorder.step(rollout_id) as step:
             with step.clock("train_wait"):
                 batches, metrics = job.wait_rollout(ahead or job.generate(rollout_id))
@@ -41,17 +42,20 @@ def train(config: Config, job: Job, recorder: Recorder) -> None:
                     with step.clock("save_model"):
                         job.save(rollout_id)
 
-                if ahead:
-                    job.wait_rollout(ahead)  # weights don't change under a generation
-                step.add(job.turns.to_inference())
+                if config.updates_weights_after(rollout_id):
+                    if ahead:
+                        job.wait_rollout(ahead)  # weights don't change under a generation that is one step ahead,
+                    evaluation.end()  # nor under an evaluation
+                    step.add(job.turns.to_inference())
 
-        if job.evaluates and (last or done % config.eval_interval == 0):
-            recorder.eval(done, job.evaluate)
+        evaluation.begin(rollout_id + 1)
+    evaluation.end()
 
 
 def main() -> None:
     config = from_command_line(look_inside=unusable_data)
     # Ray takes a second to import, which --help, --check and a misspelled option need not wait for.
+    from slime.cluster.evaluation import Evaluation
     from slime.cluster.job import Job
     from slime.cluster.local_ray import RayStartError
     from slime.cluster.placement import PlacementError
@@ -65,7 +69,7 @@ def main() -> None:
         with Recorder(run, console, make_trackers(config, run)) as recorder, Session(config) as session:
             with Job(config, session, console) as job:
                 run.point_latest()
-                train(job.config, job, recorder)
+                train(job.config, job, Evaluation(job, recorder), recorder)
         print_summary(run)
     except RunDirError as error:
         sys.exit(f"slime: {error}")

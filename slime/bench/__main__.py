@@ -15,13 +15,14 @@ from slime.inference.errors import InferenceError
 from slime.observe.console import Console
 from slime.rollout.types import RolloutError
 
-BENCHES = ("buffer", "pack", "rollout", "train")
+BENCHES = {name: name for name in ("buffer", "pack", "rollout", "train")} | {"async": "asynchronous"}
+"""Name -> module: `async` is a word of Python's."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m slime.bench", description=__doc__, allow_abbrev=False)
     names = parser.add_subparsers(dest="name", metavar=f"{{{','.join(BENCHES)}}}", required=True)
-    benches = {name: importlib.import_module(f"slime.bench.{name}") for name in BENCHES}
+    benches = {name: importlib.import_module(f"slime.bench.{module}") for name, module in BENCHES.items()}
     for name, bench in benches.items():
         title = bench.__doc__.partition("\n")[0].removeprefix(f"{name}: ")
         command = names.add_parser(name, help=title, description=bench.__doc__, allow_abbrev=False)

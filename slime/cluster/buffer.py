@@ -3,6 +3,7 @@ all processes."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,13 +81,17 @@ class Buffer:
 
     What a Journal is told nobody waits for at once: what was refused is raised by a later call, at the end of the
     rollout at the latest. How long callers were held up is a metric of the rollout. The driver's methods return
-    references.
+    references. Several threads may tell and ask at once.
     """
 
     def __init__(self, actor: ray.actor.ActorHandle) -> None:
         self.actor = actor
+        self._lock = threading.Lock()  # for the next two
         self._told: list[ray.ObjectRef] = []
         self._seconds = 0.0
+
+    def __reduce__(self) -> tuple[type[Buffer], tuple[ray.actor.ActorHandle]]:
+        return Buffer, (self.actor,)
 
     @classmethod
     def start(cls) -> Buffer:
@@ -121,18 +126,21 @@ class Buffer:
     def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
         """Waits, for this and for all that was told before."""
         start = time.perf_counter()
-        told, self._told = [*self._told, self.actor.batched.remote(rollout_id, batch)], []
+        with self._lock:
+            told, self._told = [*self._told, self.actor.batched.remote(rollout_id, batch)], []
         metrics = ray.get(told, timeout=ANSWER_S)[-1]
-        seconds, self._seconds = self._seconds + time.perf_counter() - start, 0.0
+        with self._lock:
+            seconds, self._seconds = self._seconds + time.perf_counter() - start, 0.0
         return metrics | {"perf/ledger_time": seconds}
 
     def _tell(self, method: ray.actor.ActorMethod, *words: Any) -> None:
         start = time.perf_counter()
-        self._told.append(method.remote(*words))
-        if len(self._told) > UNASKED:
-            done, self._told = ray.wait(self._told, num_returns=len(self._told), timeout=0)
-            ray.get(done)
-        self._seconds += time.perf_counter() - start
+        with self._lock:
+            self._told.append(method.remote(*words))
+            if len(self._told) > UNASKED:
+                done, self._told = ray.wait(self._told, num_returns=len(self._told), timeout=0)
+                ray.get(done)
+            self._seconds += time.perf_counter() - start
 
     # As the driver calls it.
 

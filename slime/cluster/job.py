@@ -126,16 +126,12 @@ class Job:
         deadline = self.config.sglang_router_request_timeout_secs + GRACE_S
         return wait(ref, what, deadline, self.recovery.watched, self.turns.heal)
 
-    @property
-    def evaluates(self) -> bool:
-        return self.config.eval_interval is not None and self.config.has_engines
-
     # The verbs of the algorithm.
 
     def generate(self, rollout_id: int) -> ray.ObjectRef:
         """A reference to (references to a batch for each data-parallel rank, metrics)."""
         self.turns.expect(Turn.INFERENCE, f"generation of rollout {rollout_id}")
-        return self.rollouts.generate(rollout_id)
+        return self.rollouts.generate(rollout_id, self.turns.version)
 
     def wait_rollout(self, ref: ray.ObjectRef) -> Made:
         batches, metrics = self._wait_for_inference(ref, "the rollout")
@@ -167,9 +163,13 @@ class Job:
         (metrics, rows), (of_critic, critic_rows) = done[0], done[len(policy)]
         return metrics | of_critic, [*rows, *critic_rows]
 
-    def evaluate(self, rollout_id: int) -> Evaluated:
+    def evaluate(self, done: int) -> ray.ObjectRef:
+        """A reference to what the held-out prompts say after so many rollouts."""
         self.turns.expect(Turn.INFERENCE, "evaluation")
-        return self._wait_for_inference(self.rollouts.evaluate(rollout_id), "the evaluation")
+        return self.rollouts.evaluate(done)
+
+    def wait_evaluation(self, ref: ray.ObjectRef) -> Evaluated:
+        return self._wait_for_inference(ref, "the evaluation")
 
     def save(self, rollout_id: int) -> None:
         """A checkpoint, an export, or both. Of checkpoints in the background the last is waited for, for then the run

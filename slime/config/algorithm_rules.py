@@ -108,9 +108,15 @@ def _one_correction(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("keep_old_actor", "async_depth", "use_rollout_logprobs")
+@reads("keep_old_actor", "async_depth", "max_weight_staleness", "use_rollout_logprobs")
 def _old_actor_is_older(c: Config) -> Iterator[Problem]:
-    if c.keep_old_actor and not c.async_depth:
+    if c.keep_old_actor and c.max_weight_staleness is not None:
+        yield Problem(
+            "--keep-old-actor",
+            "keeps the weights of one update ago; with --max-weight-staleness samples are of several",
+            "leave it out; --use-rollout-logprobs takes the log-probs of whatever weights sampled",
+        )
+    elif c.keep_old_actor and not c.async_depth:
         yield Problem("--keep-old-actor", "samples are of the current weights anyway", "add --async-depth 1")
     elif c.keep_old_actor and c.use_rollout_logprobs:
         yield Problem(

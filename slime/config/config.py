@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from slime.config import unknown
 from slime.config.catalogue import OWN, READERS, SECTION_OF, family_of
+from slime.config.derive import ROLLOUT_FUNCTIONS
 from slime.config.section import FrozenDict, is_secret
 from slime.config.sections import (
     SECTIONS,
@@ -116,12 +117,42 @@ class Config(BaseModel):
         """Whether the critic trains at the same time as the policy, instead of in turns on the same devices."""
         return self.has_critic and self.critic_num_gpus_per_node is not None
 
+    @property
+    def aborts_generation(self) -> bool:
+        """Whether more may be under way when a batch is full."""
+        too_much = self.over_sampling_batch_size > self.rollout_batch_size
+        return self.max_weight_staleness is None and (too_much or self.dynamic_sampling_filter_path is not None)
+
+    @property
+    def evaluates_beside_training(self) -> bool:
+        """Whether training, and generation with it, goes on during an evaluation: not where that might abort what the
+        engines do, which would be the evaluation, too."""
+        if self.max_weight_staleness is not None:
+            return True
+        ours = self.rollout_function_path == ROLLOUT_FUNCTIONS["policy_loss"]
+        return bool(self.async_depth) and ours and not self.aborts_generation
+
     def saves_after(self, rollout_id: int) -> bool:
         """Whether a checkpoint or export is due after this rollout: every --save-interval, and after the last."""
         done = rollout_id + 1
         if self.debug_rollout_only or (self.save is None and self.save_hf is None):
             return False
         return done == self.num_rollout or (self.save_interval is not None and done % self.save_interval == 0)
+
+    def evaluates_at(self, done: int) -> bool:
+        """Whether held-out prompts are due after `done` rollouts: before the first, every --eval-interval, and after
+        the last."""
+        if self.eval_interval is None or not self.has_engines:
+            return False
+        if done == 0:
+            return not self.skip_eval_before_train
+        return done == self.num_rollout or done % self.eval_interval == 0
+
+    def updates_weights_after(self, rollout_id: int) -> bool:
+        """Whether the engines get new weights after this rollout: every --update-weights-interval, and after the
+        last."""
+        done = rollout_id + 1
+        return done == self.num_rollout or done % self.update_weights_interval == 0
 
     def resolved(self) -> dict[str, dict[str, Any]]:
         """Section -> option -> value, in plain YAML types and without secrets."""

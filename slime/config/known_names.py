@@ -10,7 +10,6 @@ NOT_YET = frozenset(
     offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files
     update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
-    update-weights-interval
     model-name rollout-data-postprocess-path rollout-external-engine-addrs
     disable-rollout-global-dataset multimodal-keys
     log-correct-samples

@@ -22,6 +22,7 @@ from slime.config.derive import derive
 from slime.config.errors import ConfigError, Problem
 from slime.config.known_names import NOT_YET_VALUES
 from slime.config.option import REQUIRED, Option
+from slime.config.overlap_rules import OVERLAP
 from slime.config.rollout_rules import ROLLOUT
 from slime.config.rules import COHERENCE
 from slime.config.section import FrozenDict
@@ -64,7 +65,7 @@ def resolve(line: CommandLine) -> Resolution:
     values = _parse(given, problems, unsound)
     further = {"roles": _roles(values, problems), "custom": _custom(values, problems)}
     config = _assemble(values, unsound, further)
-    for rules in (COHERENCE, ALGORITHM, CRITIC, ROLLOUT):
+    for rules in (COHERENCE, OVERLAP, ALGORITHM, CRITIC, ROLLOUT):
         problems += rules.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
 

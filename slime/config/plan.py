@@ -200,6 +200,12 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
         yield f"as many rollouts as {_n(c.num_epoch, 'pass', 'es')} over the prompts take"
     if c.async_depth:
         yield "the next rollout is generated while one is trained on, by weights that are one update older"
+    if c.max_weight_staleness is not None:
+        how = {"wait": "training waits for what would become", "drop": "dropped is what is", "retry": "made anew is what is"}
+        yield (
+            f"generation never stops; what is trained on is at most {_n(c.max_weight_staleness, 'weight update')} old,"
+            f" {how[c.stale_group_policy]} older"
+        )
     if c.load:
         found = checkpoint_dir.find(c.load, c.ckpt_step)
         yield f"goes on from {found}" if found else f"starts anew, for {c.load} has no checkpoint yet"
@@ -234,6 +240,11 @@ def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
     ranks = data_parallel_size(c)
     if c.global_batch_size % ranks and not c.debug_rollout_only:
         yield f"The global batch is not a multiple of {ranks} data-parallel ranks: some have a sample less, and wait."
+    if c.max_weight_staleness and not (c.use_rollout_logprobs or c.use_tis or c.use_mis):
+        yield (
+            "Samples of older weights will be taken for samples of the current ones: --use-rollout-logprobs or --use-tis"
+            " keeps them apart."
+        )
     longest = (c.rollout_max_prompt_len or 0) + (c.rollout_max_response_len or 0)
     if c.use_dynamic_batch_size and c.max_tokens_per_gpu * c.context_parallel_size < longest:
         yield f"Samples of up to {longest:,} tokens exceed a micro-batch; such a one will be alone in its own."

@@ -45,8 +45,7 @@ def _deviation_is_of_several(c: Config) -> Iterator[Problem]:
 def _partial_rollouts_come_about(c: Config) -> Iterator[Problem]:
     if c.mask_offpolicy_in_partial_rollout and not c.partial_rollout:
         yield Problem("--mask-offpolicy-in-partial-rollout", "there are no partial rollouts", "add --partial-rollout")
-    aborts = c.over_sampling_batch_size > c.rollout_batch_size or c.dynamic_sampling_filter_path is not None
-    if c.partial_rollout and not aborts and c.rollout_function_path == OURS:
+    if c.partial_rollout and not c.aborts_generation and c.rollout_function_path == OURS:
         yield Problem(
             "--partial-rollout",
             "nothing would ever be aborted: as many prompts are asked for as are needed",

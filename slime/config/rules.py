@@ -232,16 +232,6 @@ def _lengths_fit(c: Config) -> Iterator[Problem]:
             )
 
 
-@reads("async_depth", "colocate")
-def _halves_can_overlap(c: Config) -> Iterator[Problem]:
-    if c.async_depth and c.colocate:
-        yield Problem(
-            "--async-depth",
-            "1 trains and generates at once, --colocate in turns",
-            "leave one out; without --colocate give the engines their own --rollout-num-gpus",
-        )
-
-
 @reads("actor_num_gpus_per_node", "num_gpus_per_node", "colocate", "rollout_num_gpus_per_engine")
 def _nodes_have_these_devices(c: Config) -> Iterator[Problem]:
     training, engine = c.actor_num_gpus_per_node, c.rollout_num_gpus_per_engine

@@ -1,9 +1,10 @@
 """Sample: the record that passes between users' code and ours.
 
 Invariant, held by `Sample.check`: `loss_mask`, `rollout_log_probs` and `teacher_log_probs`, where present, have one
-entry a response token, and `tokens` ends with those response tokens. `weight_versions` has one entry a generation, in
-order. `rollout_routed_experts` is an integer array [tokens - 1, layers, experts of a token]: the engine did not compute
-with the last token.
+entry a response token, and `tokens` ends with those response tokens. `weight_versions` has one entry for each stretch
+of tokens that the same weights made in one generation, in order; `weight_version_starts`, where present, says at which
+response token each begins. What nobody sampled counts with what is before it. `rollout_routed_experts` is an integer
+array [tokens - 1, layers, experts of a token]: the engine did not compute with the last token.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Sample:
     loss_mask: list[int] | None = None
     rollout_log_probs: list[float] | None = None
     weight_versions: list[str] = field(default_factory=list)
+    weight_version_starts: list[int] = field(default_factory=list)
     rollout_routed_experts: Any = None
     teacher_log_probs: list[float] | None = None
     multimodal_inputs: dict[str, Any] | None = None
@@ -78,6 +80,12 @@ class Sample:
             values = getattr(self, field_name)
             if values is not None and len(values) != n:
                 raise SampleError(f"{self.name}: {field_name} has {len(values)} entries, the response has {n} tokens")
+        starts = self.weight_version_starts
+        if starts and (len(starts) != len(self.weight_versions) or starts != sorted(set(starts)) or starts[-1] >= n):
+            raise SampleError(
+                f"{self.name}: weight_version_starts {starts} don't fit {len(self.weight_versions)} weight_versions of"
+                f" a response of {n} tokens"
+            )
         experts = self.rollout_routed_experts
         if experts is not None and (experts.ndim != 3 or len(experts) != len(self.tokens) - 1):
             raise SampleError(

@@ -56,6 +56,16 @@ ROLLOUT = (
     Metric(
         "rollout/dynamic_filter/drop_{reason}", "groups", "that `--dynamic-sampling-filter-path` dropped, by its reason"
     ),
+    Metric(
+        "rollout/staleness/{mean|max}",
+        "updates",
+        "`--max-weight-staleness`: how much older the weights that made a token were than those it is trained by",
+    ),
+    Metric(
+        "rollout/stale_groups/{dropped|retried}",
+        "groups",
+        "that took longer than `--max-weight-staleness` allows, by `--stale-group-policy`",
+    ),
     Metric("rollout/error_cat/{category}", "share", "samples by `--log-reward-category`, a key of their rewards"),
     Metric(
         "passrate/pass@{k}", "share", "`--log-passrate`: prompts solved by at least one of k samples, unbiased estimate"
@@ -132,7 +142,11 @@ CRITIC = (
 
 PERF = (
     Metric("perf/step_time", "s", "one step of the driver, everything in it"),
-    Metric("perf/rollout_time", "s", "generation and rewards"),
+    Metric(
+        "perf/rollout_time",
+        "s",
+        "generation and rewards; with `--max-weight-staleness`, where they never stop, since the batch before",
+    ),
     Metric(
         "perf/ledger_time", "s", "its part for telling the ledger, and for waiting until it has taken note of the batch"
     ),

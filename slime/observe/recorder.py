@@ -130,7 +130,7 @@ class Recorder:
             self.console.warn(
                 f"rollout {rollout_id}: trainer and engine give a sampled token log-probs that differ by"
                 f" {difference:.2g} on average: they do not run the same weights. --check-weight-update-equal tells"
-                " whether the update is at fault."
+                " whether the update is at fault; with --max-weight-staleness it may be the samples' age."
             )
 
     def eval(self, step: int, evaluate: Callable[[int], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from slime.rollout.responses import begin, grow, mask_all
 from slime.rollout.sampling import Sampling, seeds
 from slime.rollout.scores import record
 from slime.rollout.types import Group, RolloutError, flatten
+
+if TYPE_CHECKING:
+    from slime.rollout.stream import Stream
 
 T = TypeVar("T")
 
@@ -64,8 +67,13 @@ class Job:
 
 class Generator:
     """What generation needs, opened once a process: the way to the engines, the tokenizer, the held-out prompts, and an
-    event loop, in which users' asynchronous functions run. Rollout functions find it as `Generator.current()`."""
+    event loop, in which users' asynchronous functions run. Rollout functions find it as `Generator.current()`.
 
+    `weight_version` is that of the weights which the engines have, as the driver says; `stream` what is generated while
+    nobody waits for it."""
+
+    weight_version = 0
+    stream: Stream | None = None
     _current: ClassVar[Generator | None] = None
 
     def __init__(self, config: Config, token: str | None = None, engines: Sequence[EngineControl] = ()) -> None:
@@ -108,6 +116,8 @@ class Generator:
 
     def close(self) -> None:
         Generator._current = None
+        if self.stream is not None:
+            self.run(self.stream.close())
         self.run(self.client.close())
         self._loop.close()
 

@@ -35,7 +35,7 @@ def open_source(config: Config) -> DataSource:
 
 
 class Producer:
-    """Owns the Generator. Not made for several threads."""
+    """Owns the Generator. Rollouts are made one at a time; an evaluation may go on beside them."""
 
     def __init__(
         self, config: Config, source: DataSource, token: str | None = None, engines: Sequence[EngineControl] = ()
@@ -47,14 +47,23 @@ class Producer:
         self._rollout = load_hook("--rollout-function-path", config.rollout_function_path)
         self._evaluate = load_hook("--eval-function-path", config.eval_function_path)
         self._generator = Generator(config, token, engines) if config.has_engines else None
+        self._taken_at: float | None = None  # when the last rollout was, if what is in the next is made since then
 
-    def rollout(self, rollout_id: int, *, dp_size: int) -> tuple[list[Batch], dict[str, Any]]:
-        """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics. 0: nobody trains on it."""
-        start = time.perf_counter()
+    def rollout(
+        self, rollout_id: int, *, dp_size: int, weight_version: int = 0
+    ) -> tuple[list[Batch], dict[str, Any]]:
+        """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics. 0: nobody trains on it.
+        `weight_version` is that of the weights which the engines have."""
+        start = time.perf_counter() if self._taken_at is None else self._taken_at
+        if self._generator is not None:
+            self._generator.weight_version = weight_version
         output = self._rollout(self.config, rollout_id, self.source)
         if not isinstance(output, RolloutFnTrainOutput):  # older functions return bare groups
             output = RolloutFnTrainOutput(output)
-        seconds = time.perf_counter() - start
+        taken_at = time.perf_counter()
+        seconds = taken_at - start
+        if self.config.max_weight_staleness is not None:
+            self._taken_at = taken_at
 
         if self.config.save_debug_rollout_data is not None:
             write_rollout(self.config.save_debug_rollout_data.format(rollout_id=rollout_id), output.samples)

@@ -15,23 +15,34 @@ def begin(sample: Sample, prompt: list[int]) -> None:
     sample.tokens = list(prompt)
     sample.response, sample.response_length, sample.rollout_log_probs = "", 0, []
     sample.loss_mask = sample.reward = sample.rollout_routed_experts = None
-    sample.weight_versions, sample.prefix_cache_info = [], {}
+    sample.weight_versions, sample.weight_version_starts, sample.prefix_cache_info = [], [], {}
 
 
 def grow(sample: Sample, generation: Generation) -> None:
     """Appends what was generated after all tokens that the sample has."""
+    _note_versions(sample, generation)
     new = generation.tokens
     sample.tokens = sample.tokens + new
     sample.response_length += len(new)
     sample.rollout_log_probs = sample.rollout_log_probs + generation.log_probs
     if sample.loss_mask is not None:
         sample.loss_mask = sample.loss_mask + [1] * len(new)
-    sample.weight_versions = sample.weight_versions + [version for version, _ in generation.weight_versions]
     cached = sample.prefix_cache_info
     sample.prefix_cache_info = {
         "cached_tokens": cached.get("cached_tokens", 0) + generation.cached_tokens,
         "total_prompt_tokens": cached.get("total_prompt_tokens", 0) + generation.prompt_tokens,
     }
+
+
+def _note_versions(sample: Sample, generation: Generation) -> None:
+    """Which weights make the tokens that come next; not from where on, if that is not known of earlier ones."""
+    known = len(sample.weight_version_starts) == len(sample.weight_versions)
+    start = sample.response_length
+    for version, length in generation.weight_versions:
+        if length:
+            sample.weight_versions = [*sample.weight_versions, version]
+            sample.weight_version_starts = [*sample.weight_version_starts, start] if known else []
+        start += length
 
 
 def observe(sample: Sample, tokens: list[int]) -> None:

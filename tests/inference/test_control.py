@@ -101,6 +101,30 @@ def test_weights_changed_in_the_middle_of_a_sample(
     assert before > 0 and after > 0
 
 
+def test_after_a_change_nothing_is_left_of_the_old_weights_but_the_tokens(
+    control: EngineControl, engine: EngineServer, client: GenerateClient, reference: Reference, changed: Reference, run: Run
+) -> None:
+    """As WeightSync does it: what is under way is retracted, caches are flushed, and the new weights read all tokens
+    again. So each log-prob is that of one model, given all before it; with old keys and values it would be of neither."""
+
+    async def change_midway() -> list[Generation]:
+        request = asyncio.create_task(client.generate(PROMPT, LONG, n=2))
+        await until_generating(engine)
+        await asyncio.to_thread(control.pause, "retract")
+        try:
+            await asyncio.to_thread(control.flush_cache)
+            await asyncio.to_thread(update, control, changed.tensors(), "9")
+        finally:
+            await asyncio.to_thread(control.resume)
+        return await request
+
+    for generation in run(change_midway()):
+        (_, before), (new, after) = generation.weight_versions
+        assert (new, before + after) == ("9", 300) and before > 0 and after > 0
+        of_old, of_new = (model.log_probs(PROMPT, generation.tokens) for model in (reference, changed))
+        assert generation.log_probs == pytest.approx(of_old[:before] + of_new[before:], abs=1e-4)
+
+
 def test_weights_by_broadcast(control: EngineControl, changed: Reference) -> None:
     weights = changed.tensors()
     update(control, weights, "a")

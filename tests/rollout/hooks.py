@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from slime.data.sample import Sample, Status
+from slime.rollout.generator import Generator
 from slime.rollout.types import DynamicFilterOutput
 
 # --custom-convert-samples-to-train-data-path
@@ -251,3 +252,33 @@ def newest_first(args: Any, rollout_id: int | None, buffer: list[Any], num_sampl
     """Hands out the newest and throws away what is older than four groups."""
     del buffer[:-4]
     return [buffer.pop() for _ in range(min(num_samples, len(buffer)))]
+
+
+# --max-weight-staleness: groups in HELD are under way until they are taken out
+
+HELD: set[int] = set()
+
+
+async def answers_when_not_held(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Says its index, by the weights that the engines have when it begins."""
+    sample.weight_versions = [str(Generator.current().weight_version)]
+    while sample.group_index in HELD:
+        await asyncio.sleep(0.002)
+    return await counts_up(args, sample, sampling_params)
+
+
+async def breaks_when_not_held(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    made = await answers_when_not_held(args, sample, sampling_params)
+    if sample.index == 0:
+        raise KeyError("tool")
+    return made
+
+
+async def fans_out_when_not_held(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> list[Sample]:
+    made = await answers_when_not_held(args, sample, sampling_params)
+    made.reward = None
+    return [made, Sample(tokens=[1, 2, 3], response_length=1, rollout_log_probs=[-1.0], status=Status.COMPLETED)]
+
+
+def ranks_in_group(args: Any, samples: list[Sample], **kwargs: Any) -> list[float]:
+    return [float(i) for i in range(len(samples))]

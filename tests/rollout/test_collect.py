@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from slime.config import Config
+from slime.config.checkpoint_dir import DATA
 from slime.data.buffer import DataBuffer
 from slime.data.ledger import Ledger
 from slime.data.ledger_file import open_for_reading
@@ -38,7 +39,7 @@ class Life:
         place = (router.host, router.port) if router else ("127.0.0.1", 9)
         self.config = config.replace(sglang_router_ip=place[0], sglang_router_port=place[1])
         self.ledger = Ledger(path / "ledger.db")
-        self.buffer = DataBuffer(open_source(config), self.ledger)
+        self.buffer = DataBuffer(open_source(config), self.ledger, directory=config.save and Path(config.save, DATA))
         self.generator = Generator(self.config, router and router.token, [] if engine is None else [engine.control])
 
     def collect(self, rollout_id: int = 0, **options: object) -> Collected:

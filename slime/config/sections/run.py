@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Path, Section, option
+from slime.config.section import Count, Index, Path, Section, option
 
 
 class Run(Section):
@@ -32,4 +32,19 @@ class Run(Section):
         0,
         "How many rollouts generation may be ahead of training. 0: they take turns. 1: the next rollout is generated,"
         " with weights one update old, while this one is trained on; needs decoupled placement.",
+    )
+    max_weight_staleness: Index | None = option(
+        None,
+        "Generation never stops, and the engines get new weights in the middle of it. No token is trained on that"
+        " weights made which are more than this many updates old; no more is generated in advance than can be. Needs"
+        " decoupled placement. Unset: off.",
+    )
+    stale_group_policy: Literal["wait", "drop", "retry"] = option(
+        "wait",
+        "What becomes of groups that take longer than --max-weight-staleness allows. wait: training waits for them, as"
+        " long as they can still be trained on. drop: they are left out, and with them the slowest samples. retry: they"
+        " are generated anew, once. Counted in rollout/stale_groups.",
+    )
+    update_weights_interval: Count = option(
+        1, "Rollouts that are trained on between two weight updates of the engines; more than 1 only asynchronously."
     )

@@ -1,0 +1,159 @@
+"""Orders: groups that were handed out and are under way, for whoever collects them into batches.
+
+Held: nothing is dropped without a reason; the failure of a group is raised when it would be taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from slime.config.hooks import load_hook
+from slime.data.sample import Sample
+from slime.data.source import DataSource
+from slime.inference.client import Generation
+from slime.rewards.threads import in_thread
+from slime.rollout.generator import Generator, Job, is_waiting
+from slime.rollout.hooks import call
+from slime.rollout.metrics import request_metrics
+from slime.rollout.types import DynamicFilterOutput, Group, RolloutError, flatten
+
+log = logging.getLogger(__name__)
+
+FILTER = "--dynamic-sampling-filter-path"
+WARN_EVERY = 10  # batches of groups that the filter dropped
+
+
+@dataclass(slots=True)
+class Collected:
+    """`finished`: all groups that were generated and graded; `batch`: those of them to train on; `dropped`: how many of
+    the others, by the filter's reason; `generations`: those that were made meanwhile; `figures`: further metrics."""
+
+    batch: list[Group] = field(default_factory=list)
+    finished: list[Group] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    generations: Sequence[Generation] = ()
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, float]:
+        dropped = {f"rollout/dynamic_filter/drop_{reason}": count for reason, count in sorted(self.dropped.items())}
+        return request_metrics(self.generations) | dropped | self.figures
+
+
+@dataclass(eq=False, slots=True)
+class Order:
+    """A group that was handed out, and what becomes of it. `begun`: after how many weight updates, if somebody counts
+    them; `fresh`: the group as it was, where that is kept."""
+
+    place: int
+    ids: list[int]
+    task: asyncio.Task[Group]
+    begun: int
+    fresh: list[Sample | list[Sample]] | None
+
+Finished = tuple[Order, Group]
+
+
+class Orders:
+    """`under_way`: those whose groups nobody has taken yet, in the order in which they were handed out."""
+
+    def __init__(self, generator: Generator, job: Job, source: DataSource, *, keep_fresh: bool = False) -> None:
+        self.generator, self.job, self.source = generator, job, source
+        self.keep_fresh = keep_fresh
+        self.filter = load_hook(FILTER, job.args.dynamic_sampling_filter_path)
+        self.under_way: list[Order] = []
+        self.refused: list[Finished] = []
+        self.reasons: Counter[str] = Counter()
+        self._asked = 0
+        self._source_is_free = asyncio.Lock()  # a data source is not made for several threads
+
+    def __len__(self) -> int:
+        return len(self.under_way)
+
+    async def ask(self, num_groups: int, updates: int = 0) -> bool:
+        """Asks the source for groups, and begins to generate them. Returns False where the source has no more."""
+        async with self._source_is_free:
+            groups = await in_thread(self.source.get_samples, num_groups)
+        if groups and self.job.journal is not None:
+            waiting = [member.index for group in groups for member in group if is_waiting(member)]
+            self.job.journal.generating(waiting, self.job.rollout_id)
+        for group in groups:
+            fresh = deepcopy(group) if self.keep_fresh else None
+            task = asyncio.ensure_future(self.generator.group(group, self.job))
+            ids = list(dict.fromkeys(sample.index for sample in flatten([group])))
+            self.under_way.append(Order(self._asked, ids, task, updates, fresh))
+            self._asked += 1
+        return bool(groups)
+
+    async def wait(self, until: str, timeout: float | None = None) -> None:
+        await asyncio.wait([order.task for order in self.under_way], return_when=until, timeout=timeout)
+
+    def done(self) -> list[Finished]:
+        """Takes what is done out of what is under way. Raises RolloutError, or RewardError, if one of them failed."""
+        done = [order for order in self.under_way if order.task.done()]
+        self.under_way = [order for order in self.under_way if not order.task.done()]
+        return [(order, order.task.result()) for order in done]
+
+    async def passes(self, finished: Finished) -> bool:
+        """Whether a group may be trained on, by the dynamic filter if there is one; what it refuses is dropped."""
+        order, group = finished
+        output = DynamicFilterOutput(True) if self.filter is None else await self._filtered(self.filter, group)
+        if output.keep:
+            return True
+        self.refused.append(finished)
+        self.reasons[output.reason] += 1
+        self.drop(order, f"dynamic filter: {output.reason}")
+        if len(self.refused) % (WARN_EVERY * self.job.args.rollout_batch_size) == 0:
+            log.warning(
+                "rollout %d: %s has dropped %d groups (%s), and the batch is not full yet",
+                self.job.rollout_id, self.job.args.dynamic_sampling_filter_path, len(self.refused), dict(self.reasons),
+            )  # fmt: skip
+        return False
+
+    def collected(self, batch: list[Finished], left_out: Iterable[Finished] = ()) -> Collected:
+        """What there is to say of a batch: it, all that were finished for it, and all that happened since the last."""
+        finished = [*batch, *self.refused, *left_out]
+        collected = Collected(_groups(batch), _groups(finished), self.reasons, self.job.generations)
+        self.refused, self.reasons, self.job.generations = [], Counter(), []
+        return collected
+
+    async def _filtered(self, filter_: Callable, group: Group) -> DynamicFilterOutput:
+        path = self.job.args.dynamic_sampling_filter_path
+        try:
+            output = await call(filter_, self.job.args, group)
+        except Exception as error:
+            raise RolloutError(f"{_name(group)}: {FILTER} {path} raised {type(error).__name__}: {error}") from error
+        keep, reason = getattr(output, "keep", output), getattr(output, "reason", None)
+        return DynamicFilterOutput(bool(keep), reason or path.rpartition(".")[2])
+
+    async def put_back(self, group: Group) -> None:
+        async with self._source_is_free:
+            await in_thread(self.source.add_samples, [group])
+
+    def drop(self, order: Order, reason: str) -> None:
+        if self.job.journal is not None:
+            self.job.journal.drop(order.ids, reason)
+
+    async def cancel(self) -> None:
+        """Ends what is under way, whatever it is doing."""
+        for order in self.under_way:
+            order.task.cancel()
+        await asyncio.gather(*(order.task for order in self.under_way), return_exceptions=True)
+        self.under_way = []
+
+
+def place(finished: Finished) -> int:
+    """By which finished groups are sorted: in the order in which they were handed out."""
+    return finished[0].place
+
+
+def _groups(finished: list[Finished]) -> list[Group]:
+    return [group for _, group in sorted(finished, key=place)]
+
+
+def _name(group: Group) -> str:
+    return f"group of {flatten([group])[0].name}"

@@ -1,0 +1,183 @@
+"""Batches out of generation that never stops: order, bounds, and what becomes of groups that take too long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from slime.data.outcome import outcomes
+from slime.rollout.generator import Job
+from slime.rollout.orders import Collected
+from slime.rollout.sampling import Sampling
+from slime.rollout.stream import Stream
+from slime.rollout.types import RolloutError, flatten
+from tests.rollout.hooks import HELD
+from tests.rollout.test_collect import HOOKS, STD, Life, live, numbers  # noqa: F401
+
+BATCH = 2
+ENDS_S = 30.0
+
+
+class Run:
+    """What the driver does to a stream: the engines get new weights after each batch."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        job = Job(life.config, Sampling.for_rollout(life.config), 0, journal=life.buffer)
+        self.stream = life.generator.stream = Stream(life.generator, job, life.buffer)
+
+    def take(self, rollout_id: int) -> Collected:
+        self.life.generator.weight_version = rollout_id
+        return self.life.generator.run(self.stream.take(rollout_id, rollout_id))
+
+    def until_finished(self, count: int) -> None:
+        deadline = time.monotonic() + ENDS_S
+        while len(self.stream.passed) < count:
+            assert time.monotonic() < deadline, f"{len(self.stream.passed)} of {count} are finished"
+            time.sleep(0.002)
+
+    def states(self, group: int) -> set[tuple[str, str | None]]:
+        states = self.life.states()
+        return {states[2 * group], states[2 * group + 1]}
+
+
+@pytest.fixture
+def begin(live: Callable[..., Life]) -> Iterator[Callable[..., Run]]:  # noqa: F811
+    def of(
+        held: set[int] = frozenset(), function: str = "answers_when_not_held", *more: str, **options: object
+    ) -> Run:
+        HELD.clear()
+        HELD.update(held)
+        defaults = {"rollout_batch_size": BATCH, "num_rollout": 4, "max_weight_staleness": 1}
+        generate = {"custom_generate_function_path": f"{HOOKS}.{function}"}
+        return Run(live(*more, **defaults | generate | options))
+
+    yield of
+    HELD.clear()
+
+
+def test_what_is_finished_first_joins_the_batch_and_the_rest_goes_on(begin) -> None:
+    run = begin({0}, over_sampling_batch_size=3)
+    first = run.take(0)
+    assert numbers(first.batch) == [1, 2]
+    assert run.states(0) == {("generating", None)}
+    HELD.clear()
+    run.until_finished(2)
+    second = run.take(1)
+    assert numbers(second.batch) == [0, 3]
+    assert second.figures == {
+        "rollout/staleness/mean": 1.0, "rollout/staleness/max": 1,
+        "rollout/stale_groups/dropped": 0, "rollout/stale_groups/retried": 0,
+    }  # fmt: skip
+
+
+def test_no_more_is_begun_than_can_be_trained_on(begin) -> None:
+    """Beside rollout 0, that it is begun by the same weights, rollout 1 may be made, and no third."""
+    run = begin(over_sampling_batch_size=8)
+    run.take(0)
+    run.until_finished(BATCH)
+    assert sorted(run.life.states()) == list(range(2 * 2 * BATCH))
+    assert [numbers(run.take(rollout_id).batch) for rollout_id in (1, 2, 3)] == [[2, 3], [4, 5], [6, 7]]
+    assert sorted(run.life.states()) == list(range(4 * 2 * BATCH)), "more was begun than the run needs"
+
+
+def test_training_waits_for_what_would_become_too_old(begin) -> None:
+    run = begin({0}, over_sampling_batch_size=4)
+    run.take(0)
+
+    def release() -> None:
+        run.until_finished(BATCH)
+        HELD.clear()
+
+    with ThreadPoolExecutor() as meanwhile:
+        released = meanwhile.submit(release)
+        second = run.take(1)
+        released.result()
+    assert numbers(second.batch) == [0, 3]
+
+
+def test_what_is_too_old_is_dropped_with_the_reason(begin) -> None:
+    run = begin({0}, stale_group_policy="drop", over_sampling_batch_size=3)
+    assert [numbers(run.take(rollout_id).batch) for rollout_id in (0, 1)] == [[1, 2], [3, 4]]
+    HELD.clear()
+    run.until_finished(BATCH)
+    third = run.take(2)
+    assert (numbers(third.batch), numbers(third.finished)) == ([5, 6], [0, 5, 6])
+    assert third.figures["rollout/stale_groups/dropped"] == 1
+    assert third.figures["rollout/staleness/max"] == 1
+    assert run.states(0) == {("dropped", "too old: 2 weight updates, more than --max-weight-staleness 1")}
+
+
+def test_what_is_too_old_is_made_anew_once(begin) -> None:
+    run = begin({0}, stale_group_policy="retry", over_sampling_batch_size=3, num_rollout=8)
+    run.take(0), run.take(1)
+    HELD.clear()
+    run.until_finished(BATCH)
+    HELD.add(0)
+    third = run.take(2)
+    assert (third.figures["rollout/stale_groups/retried"], 0 in numbers(third.batch)) == (1, False)
+    run.take(3)
+    assert run.states(0) == {("generating", None)}
+    run.take(4), run.take(5)
+    HELD.clear()
+    run.until_finished(BATCH)
+    assert run.take(6).figures["rollout/stale_groups/dropped"] == 1
+    ((state, reason),) = run.states(0)
+    assert (state, reason.partition(":")[0]) == ("dropped", "too old once more")
+
+
+def test_fan_out_through_filter_and_group_reward(begin) -> None:
+    """Each sample becomes two, rewarded 0 to 3 in their group: filter and batch see the parts."""
+    group_reward = {"custom_rm_path": f"{HOOKS}.ranks_in_group"}
+    run = begin({0}, "fans_out_when_not_held", "--group-rm", **STD, **group_reward, over_sampling_batch_size=3)
+    batches = [run.take(0)]
+    HELD.clear()
+    batches += [run.take(rollout_id) for rollout_id in (1, 2, 3)]
+    groups = [group for collected in batches for group in collected.batch]
+    assert sorted(numbers(groups)) == list(range(8))
+    assert [[len(parts) for parts in group] for group in groups] == [[2, 2]] * 8
+    assert {tuple(sample.reward for sample in flatten([group])) for group in groups} == {(0, 1, 2, 3)}
+    assert sum(map(len, (flatten(collected.batch) for collected in batches))) == 32
+
+
+def test_the_filter_refuses_what_is_finished_and_others_are_made(begin) -> None:
+    """Groups 1 and 2 have equal rewards."""
+    run = begin(**STD, num_rollout=2)
+    batches = [run.take(0), run.take(1)]
+    assert [numbers(collected.batch) for collected in batches] == [[0, 3], [4, 5]]
+    assert run.states(1) == run.states(2) == {("dropped", "dynamic filter: zero_std_1.0")}
+    assert sum(collected.dropped.total() for collected in batches) == 2
+
+
+def test_what_fails_between_two_batches_is_raised_by_the_next(begin) -> None:
+    run = begin({0}, "breaks_when_not_held", over_sampling_batch_size=3)
+    run.take(0)
+    HELD.clear()
+    with pytest.raises(RolloutError, match="sample 0 .*breaks_when_not_held raised KeyError: 'tool'"):
+        run.take(1)
+
+
+def test_a_source_that_ends(begin) -> None:
+    run = begin()
+    run.take(0)
+    run.life.buffer.source.get_samples = lambda n: []
+    with pytest.raises(RolloutError, match="the data source has no more groups, . of 2 are collected"):
+        run.take(1), run.take(2)
+
+
+def test_what_was_under_way_at_a_checkpoint_is_handed_out_again_once(begin, tmp_path) -> None:
+    run = begin({0}, over_sampling_batch_size=3, save=tmp_path / "saved")
+    buffer = run.life.buffer
+    taken = flatten(run.take(0).batch)
+    buffer.batched(0, outcomes((sample, 0.0) for sample in taken))
+    run.until_finished(1)  # group 3; group 0 is held
+    buffer.save(0)
+    buffer.resume(1)
+    again = flatten(buffer.get_samples(3))
+    assert [sample.index for sample in again] == [0, 1, 6, 7, 8, 9]
+    assert buffer.trained(0) == 0
+    states = run.life.states()
+    assert {states[sample.index] for sample in taken} == {("trained", None)}
