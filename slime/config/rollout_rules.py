@@ -40,12 +40,13 @@ def _deviation_is_of_several(c: Config) -> Iterator[Problem]:
 
 @reads(
     "over_sampling_batch_size", "rollout_batch_size", "dynamic_sampling_filter_path", "partial_rollout",
-    "mask_offpolicy_in_partial_rollout", "rollout_function_path",
+    "mask_offpolicy_in_partial_rollout", "rollout_function_path", "max_weight_staleness",
 )  # fmt: skip
 def _partial_rollouts_come_about(c: Config) -> Iterator[Problem]:
     if c.mask_offpolicy_in_partial_rollout and not c.partial_rollout:
         yield Problem("--mask-offpolicy-in-partial-rollout", "there are no partial rollouts", "add --partial-rollout")
-    if c.partial_rollout and not c.aborts_generation and c.rollout_function_path == OURS:
+    in_turns = c.max_weight_staleness is None  # else what a run in turns has put back may still be generated on
+    if c.partial_rollout and in_turns and not c.aborts_generation and c.rollout_function_path == OURS:
         yield Problem(
             "--partial-rollout",
             "nothing would ever be aborted: as many prompts are asked for as are needed",

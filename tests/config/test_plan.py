@@ -38,6 +38,10 @@ def plan(*argv: str) -> str:
         ),
         ("--rollout-num-gpus 4", "by broadcast, in buckets of 512 MiB"),
         (
+            "--rollout-num-gpus 4 --max-weight-staleness 1 --stale-group-policy drop",
+            "generation never stops; what is trained on is at most 1 weight update old, dropped is what is older",
+        ),
+        (
             "--colocate --rollout-num-gpus-per-engine 4",
             "2 engines of 4 devices (TP 4) on the devices of training, in turns with it; 8 devices in all"
             " engine 0: ranks 0-3, engine 1: ranks 4-7",
