@@ -13,13 +13,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from slime.data.ledger_file import open_for_reading
+from slime.data.recording import read_rollout
 from slime.observe import RunDir, read_metrics
 from slime.tiny import Tiny, make_tiny
 from tests.processes import in_dev_shm
@@ -130,7 +133,9 @@ def column(run_dir: Path, name: str) -> list[float]:
 
 def shortcomings(run_dir: Path) -> list[str]:
     """What a run lacks of having learnt."""
-    rewards, held_out = column(run_dir, "rollout/raw_reward"), column(run_dir, "eval/sort")
+    rows, held_out = read_metrics(run_dir), column(run_dir, "eval/sort")
+    of_steps = {row["rollout/step"]: row["rollout/raw_reward"] for row in rows if "rollout/raw_reward" in row}
+    rewards = list(of_steps.values())  # the last, of a step that a restart has made again
     first, last = sum(rewards[:3]) / 3, sum(rewards[-5:]) / 5
     checks = {
         f"30 steps, not {len(rewards)}": len(rewards) == 30,
@@ -156,6 +161,29 @@ def test_learns(grpo, tmp_path, placement):
 def test_learns_one_step_ahead(grpo, tmp_path):
     train(tmp_path, *grpo, *DECOUPLED, "--async-depth", "1")
     assert shortcomings(tmp_path / "run") == []
+
+
+def test_learns_while_generation_never_stops_even_if_it_is_killed(grpo, tmp_path):
+    """What is trained on is at most two updates old; each sample is trained on once, or dropped with a reason."""
+    saved = ["--save", str(tmp_path / "saved"), "--load", str(tmp_path / "saved"), "--allow-fresh-start"]
+    options = [*grpo, *DECOUPLED, "--max-weight-staleness", "2", "--over-sampling-batch-size", "24", *saved]
+    recorded = ["--save-debug-rollout-data", str(tmp_path / "recorded" / "{rollout_id}.jsonl")]
+    with driver(tmp_path, *options, *recorded, "--save-interval", "6") as process:
+        wait_for(tmp_path / "saved" / "latest_checkpointed_iteration.txt", "^11$", process)
+        process.kill()
+    train(tmp_path, *options, *recorded, "--save-interval", "18")
+    assert shortcomings(tmp_path / "run") == []
+    assert 1 <= max(column(tmp_path / "run", "rollout/staleness/max")) <= 2
+
+    with closing(open_for_reading(tmp_path / "run" / "ledger.db")) as ledger:
+        rows = ledger.execute("SELECT id, state, rollout, reason, weight_versions FROM samples").fetchall()
+    assert Counter(rollout for _, state, rollout, *_ in rows if state == "trained") == dict.fromkeys(range(30), 16 * 8)
+    assert all(state == "trained" or (state == "dropped" and reason) for _, state, _, reason, _ in rows)
+    ages = {rollout - int(v) for _, state, rollout, _, versions in rows if state == "trained" for v in versions.split()}
+    assert ages <= {0, 1, 2}, "the weights of rollout n are version n"
+    for group in read_rollout(tmp_path / "recorded" / "29.jsonl"):
+        for sample in group:
+            assert sample.weight_version_starts[0] == 0 and len(sample.weight_version_starts) == len(sample.weight_versions)
 
 
 def test_random_rewards_teach_nothing(grpo, tmp_path):

@@ -163,3 +163,28 @@ def test_every_default_reads_as_itself(tmp_path):
     config = load(BASE)
     config.write_yaml(tmp_path / "c.yaml")
     assert load(["--config", str(tmp_path / "c.yaml")]) == config
+
+
+def test_when_held_out_prompts_and_new_weights_are_due():
+    config = load([*BASE, "--num-rollout", "7", "--eval-interval", "2", "--eval-prompt-data", "a", "a.jsonl"])
+    assert [done for done in range(8) if config.evaluates_at(done)] == [0, 2, 4, 6, 7]
+    assert not config.replace(skip_eval_before_train=True).evaluates_at(0)
+    assert not config.replace(debug_train_only=True).evaluates_at(2)
+    assert all(map(config.updates_weights_after, range(7)))
+    seldom = config.replace(update_weights_interval=3)
+    assert [rollout_id for rollout_id in range(7) if seldom.updates_weights_after(rollout_id)] == [2, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "beside"),
+    [
+        ("", False),
+        ("--async-depth 1", True),
+        ("--async-depth 1 --over-sampling-batch-size 33", False),
+        ("--async-depth 1 --dynamic-sampling-filter-path a.b", False),
+        ("--async-depth 1 --rollout-function-path a.b", False),
+        ("--max-weight-staleness 2 --over-sampling-batch-size 33", True),
+    ],
+)
+def test_training_goes_on_beside_an_evaluation_where_nothing_is_aborted(options, beside):
+    assert load([*BASE, *options.split()]).evaluates_beside_training is beside
