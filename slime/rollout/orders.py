@@ -47,7 +47,7 @@ class Collected:
 @dataclass(eq=False, slots=True)
 class Order:
     """A group that was handed out, and what becomes of it. `begun`: after how many weight updates, if somebody counts
-    them; `fresh`: the group as it was, where that is kept."""
+    them; `fresh`: the group as it was, if it had no tokens yet and that is kept."""
 
     place: int
     ids: list[int]
@@ -82,7 +82,8 @@ class Orders:
             waiting = [member.index for group in groups for member in group if is_waiting(member)]
             self.job.journal.generating(waiting, self.job.rollout_id)
         for group in groups:
-            fresh = deepcopy(group) if self.keep_fresh else None
+            is_fresh = all(isinstance(member, Sample) and not member.response_length for member in group)
+            fresh = deepcopy(group) if self.keep_fresh and is_fresh else None
             task = asyncio.ensure_future(self.generator.group(group, self.job))
             ids = list(dict.fromkeys(sample.index for sample in flatten([group])))
             self.under_way.append(Order(self._asked, ids, task, updates, fresh))
