@@ -17,9 +17,9 @@ FLOORS = {
     "training": 2, "inference": 2,
     "rollout": 3, "weights": 3, "agents": 3,
     "cluster": 4,
-    "bench": 5, "doctor": 5, "inspect": 5, "convert": 5, "tiny": 4, "train": 5,
+    "bench": 5, "doctor": 5, "inspect": 5, "chaos": 5, "convert": 5, "tiny": 4, "train": 5,
 }  # fmt: skip
-TORCH_FREE = {"config", "observe", "schedule", "data", "rewards", "doctor", "inspect"}
+TORCH_FREE = {"config", "observe", "schedule", "data", "rewards", "doctor", "inspect", "chaos"}
 RAY = {"cluster", "bench", "doctor", "train"}
 MAX_LINES = 450
 MAX_LINES_OF_THE_DRIVER = 100

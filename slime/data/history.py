@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slime.data.ledger import LIVE, Entry, State
+from slime.data.ledger import GENERATED_FOR, LIVE, ROLLED_BACK, Entry, State
 from slime.data.ledger_file import explained, open_for_reading
 
 
@@ -38,6 +38,18 @@ class Drop:
     samples: int
     last: float
     examples: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many samples were issued; of these, how many are trained, how many dropped, how many neither (`lost`, if the
+    run is over), and how many were trained on twice without being taken back between."""
+
+    issued: int
+    trained: int
+    dropped: int
+    lost: int
+    twice: int
 
 
 EXAMPLES = 6
@@ -90,6 +102,31 @@ class History:
     def waiting(self) -> list[Entry]:
         """What is neither trained nor dropped; what has been in its state for longest first."""
         return self._entries(f"WHERE state IN ({', '.join('?' * len(LIVE))}) ORDER BY since, id", *LIVE)
+
+    def tally(self) -> Tally:
+        """Of the whole run. What was trained on after the checkpoint that a restart went back to counts as not
+        trained."""
+        counts = {state: count.samples for state, count in self.counts().items()}
+        times: dict[int, int] = {}
+        for id, state, note in self._rows("SELECT sample, state, note FROM changes ORDER BY number"):
+            before = 0 if (note or "").startswith(ROLLED_BACK) else times.get(id, 0)
+            times[id] = before + (state == State.TRAINED)
+        return Tally(
+            issued=sum(counts.values()),
+            trained=counts.get(State.TRAINED, 0),
+            dropped=counts.get(State.DROPPED, 0),
+            lost=sum(counts.get(state, 0) for state in LIVE),
+            twice=sum(count > 1 for count in times.values()),
+        )
+
+    def last_change(self) -> int:
+        """The number of the last change; 0 before the first."""
+        return self._rows("SELECT COALESCE(MAX(number), 0) FROM changes")[0][0]
+
+    def has_begun(self, rollout_id: int, after: int) -> bool:
+        """Whether some sample was generated for a rollout, or came into its batch, after the change of that number."""
+        query = "SELECT 1 FROM changes WHERE number > ? AND (rollout = ? OR (state = ? AND note = ?)) LIMIT 1"
+        return bool(self._rows(query, after, rollout_id, State.GENERATING, f"{GENERATED_FOR} {rollout_id}"))
 
     def checkpoints(self) -> list[int]:
         return [rollout for (rollout,) in self._rows("SELECT rollout FROM checkpoints ORDER BY rollout")]

@@ -24,6 +24,7 @@ from slime.data.ledger_file import LedgerError, explained, open_for_writing
 from slime.data.outcome import Outcome
 
 FLUSH_S = 0.25
+GENERATED_FOR = "for rollout"  # how the note of what is being generated begins
 ROLLED_BACK = "rolled back"  # how the reason begins of what a restart counts as never issued
 
 
@@ -132,7 +133,7 @@ class Ledger:
     def generate(self, ids: Iterable[int], rollout_id: int) -> None:
         with self._lock:
             for entry in self._may_be(State.GENERATING, list(ids)):
-                self._put(entry, State.GENERATING, f"for rollout {rollout_id}")
+                self._put(entry, State.GENERATING, f"{GENERATED_FOR} {rollout_id}")
 
     def put_back(self, outcomes: Sequence[Outcome]) -> None:
         """Samples wait to be handed out again."""

@@ -1,0 +1,1 @@
+"""Runs under faults: real processes killed, and what was lost by it."""

@@ -1,0 +1,163 @@
+"""Run: train.py, started, killed in parts, and started again until it is done.
+
+A rollout begins, as far as faults are concerned, when the ledger says that a sample is generated for it. The moment of
+the kill is drawn from as long as the rollout before took.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slime.chaos.victims import KINDS, MARK, marked, one_of
+from slime.config import Config, checkpoint_dir
+from slime.data.history import History, Tally
+from slime.data.ledger_file import LedgerError
+from slime.observe import RunDir, read_metrics
+
+TRAIN = Path(__file__).parents[2] / "train.py"
+END_S = 60.0  # a run that loses what it can't do without ends within this time
+POLL_S = 0.05
+FIRST_S = 1.0  # how long a rollout is taken to be before one has been
+
+
+class ChaosError(RuntimeError):
+    """A run that did what no kill explains, or didn't come to the rollout of one."""
+
+
+@dataclass(slots=True)
+class Kill:
+    """Of a process of `kind` in rollout `rollout_id`. Once done: `pid` is whose, `after` how long after the rollout
+    began, `ended_after` how long after that the run ended, None if it went on; in seconds."""
+
+    kind: str
+    rollout_id: int
+    pid: int | None = None
+    after: float = 0.0
+    ended_after: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}@{self.rollout_id}"
+
+
+class Run:
+    """`words` are those of train.py. Saves after every rollout, if neither words nor files say otherwise: but only
+    where a kill ends the run."""
+
+    def __init__(self, config: Config, words: Sequence[str], kills: Sequence[Kill], seed: int, *, quiet: bool) -> None:
+        self.config, self.kills, self.quiet = config, sorted(kills, key=lambda kill: kill.rollout_id), quiet
+        self.directory = RunDir(Path(config.run_dir))
+        self.dice, self.mark = random.Random(seed), secrets.token_hex(8)
+        self.words = [*words, "--run-dir", config.run_dir]
+        self.save = Path(config.save or self.directory.checkpoints)
+        if any(self.ends(kill) for kill in kills):
+            self.words += ["--save", str(self.save), "--load", str(config.load or self.save), "--allow-fresh-start"]
+            if config.save_interval is None:
+                self.words += ["--save-interval", "1"]
+        self.starts = 0
+
+    def ends(self, kill: Kill) -> bool:
+        """Whether the run ends by design when such a process is killed."""
+        return not (KINDS[kill.kind].is_replaced and self.config.use_fault_tolerance)
+
+    def go(self) -> Tally:
+        """Raises ChaosError, or LedgerError where the run had no ledger."""
+        waiting = list(self.kills)
+        while True:
+            with self._started() as process:
+                while waiting:
+                    done = self._kill(process, waiting.pop(0))
+                    if done.ended_after is not None:
+                        break
+                else:
+                    self._say("waiting for the run to be done")
+                    if status := process.wait():
+                        raise ChaosError(f"train.py ended with status {status}, which no kill explains")
+                    break
+        with closing(History(self.directory.ledger_file)) as history:
+            return history.tally()
+
+    def _kill(self, process: subprocess.Popen[bytes], kill: Kill) -> Kill:
+        began = self._begin(process, kill)
+        moment = began + self.dice.uniform(0, self._length())
+        victim = None
+        while victim is None:
+            if process.poll() is not None:
+                raise ChaosError(f"train.py ended with status {process.returncode} before {kill} was killed")
+            time.sleep(POLL_S)
+            if time.monotonic() >= moment:
+                victim = one_of(kill.kind, self.mark, self.dice)
+        victim.kill()
+        killed = time.monotonic()
+        kill.pid, kill.after = victim.pid, killed - began
+        self._say(f"rollout {kill.rollout_id}: killed {kill.kind} (pid {kill.pid}) after {kill.after:.2f} s")
+        if self.ends(kill):
+            self._see_the_end(process, kill)
+            kill.ended_after = time.monotonic() - killed
+        return kill
+
+    def _see_the_end(self, process: subprocess.Popen[bytes], kill: Kill) -> None:
+        deadline = time.monotonic() + END_S
+        while process.poll() is None or marked(self.mark):
+            if time.monotonic() > deadline:
+                raise ChaosError(f"the run, or some of it, still lives {END_S:g} s after {kill} was killed")
+            time.sleep(POLL_S)
+        if process.returncode == 0:
+            raise ChaosError(f"{kill} was killed when the run was done already: name an earlier rollout")
+
+    def _begin(self, process: subprocess.Popen[bytes], kill: Kill) -> float:
+        """Waits until the rollout begins; returns when that was."""
+        while True:
+            with self._history() as history:
+                if history is not None and history.has_begun(kill.rollout_id, self.known):
+                    return time.monotonic()
+            if process.poll() is not None:
+                raise ChaosError(f"train.py ended with status {process.returncode} before it came to {kill}")
+            time.sleep(POLL_S)
+
+    def _length(self) -> float:
+        """Of a rollout, with what comes after it, in seconds."""
+        steps = [row["perf/step_time"] for row in read_metrics(self.directory.path) if "perf/step_time" in row]
+        return steps[-1] if steps else FIRST_S
+
+    @contextmanager
+    def _history(self) -> Iterator[History | None]:
+        try:
+            history = History(self.directory.ledger_file)
+        except LedgerError:  # not there yet
+            yield None
+            return
+        with closing(history):
+            yield history
+
+    @contextmanager
+    def _started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Of what it started, nothing lives on."""
+        words = list(self.words)
+        if self.starts and (self.save / checkpoint_dir.MARKER).is_file():
+            words += ["--load", str(self.save)]
+        self.starts += 1
+        with self._history() as history:
+            self.known = history.last_change() if history else 0
+        environment = {**os.environ, MARK: self.mark}
+        output: Any = sys.stderr if self.quiet else None
+        process = subprocess.Popen([sys.executable, str(TRAIN), *words], env=environment, stdout=output)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+            for left in marked(self.mark):
+                left.kill()
+
+    def _say(self, text: str) -> None:
+        print(f"chaos: {text}", file=sys.stderr, flush=True)
