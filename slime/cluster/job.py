@@ -97,7 +97,7 @@ class Job:
             loaded, version = started[0] if len(self.trainers) else (-1, 0)
             self.first_rollout = loaded + 1 if config.start_rollout_id is None else config.start_rollout_id
             rolled_back = self.wait(buffer.resume(self.first_rollout), "the data buffer to find its place", START_S)
-            if len(self.engines):
+            if len(self.engines) and config.sglang_router_ip is None:
                 self.watched.append(self.rollouts.watch())
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
             self.wait(self.rollouts.connect(controls, START_S), "the router to find the engines", START_S)

@@ -28,7 +28,7 @@ from slime.observe.terminal import seconds
 
 MOST_DEATHS = 3  # of one server in one rollout
 RESTART_S = 1800.0
-ROUTING_S = 120.0  # for the router to take engines in or out
+ROUTING_S = 30.0  # for the router to take engines in or out
 LOOK_S = 0.2
 
 
@@ -163,12 +163,13 @@ class Recovery:
         self.restarts[f"rollout/{kind}_restarts"] += 1
         server.down, server.control, server.pending = False, control, server.watch()
         if kind == "router":
+            self._route()
             self.console.say(f"router is up again, {_since(server.died)} after it died")
 
     def _route(self) -> None:
         """Tells the router which engines serve."""
         serving = [engine.control for engine in self.engines if engine.control is not None and engine.serves]
-        wait(self.rollouts.serve(serving, ROUTING_S), "the router to know its engines", 2 * ROUTING_S)
+        wait(self.rollouts.serve(serving, ROUTING_S), "the router to know its engines", RESTART_S)
 
 
 def _since(moment: float) -> str:

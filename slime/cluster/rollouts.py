@@ -61,7 +61,8 @@ class RolloutActor:
 
     @ray.method(concurrency_group="recovery")
     def serve(self, engines: list[EngineControl], timeout: float) -> None:
-        """From now on these are the engines. A router that has just died will be told when it comes back."""
+        """From now on these are the engines. Nothing is lost when the router, or one of them, dies at this moment: once
+        that is known, this is called again."""
         gone, self.engines = set(self.engines) - set(engines), engines
         self.producer.serve(engines)
         try:
@@ -69,16 +70,15 @@ class RolloutActor:
                 self.router.remove_worker(engine.url, timeout)
             self._add_workers(timeout)
         except InferenceError:
-            if not self.router.has_ended(END_S):
+            if all(engine.answers(END_S) for engine in engines) and not self.router.has_ended(END_S):
                 raise
 
     @ray.method(concurrency_group="recovery")
     def restart_router(self, timeout: float) -> Death | None:
-        """Starts it on its old port, with the engines that there are. Returns how it failed to."""
+        """Starts it on its old port, without engines. Returns how it failed to."""
         self._watch_anew()
         try:
             self.router.restart(timeout)
-            self._add_workers(timeout)
         except InferenceError as error:
             return Death.at_start(error)
         return None

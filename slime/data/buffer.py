@@ -7,7 +7,6 @@ again, once. No Ray in it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from slime.data.errors import DataError
 from slime.data.ledger import LIVE, Ledger, RolledBack
 from slime.data.ledger_file import LedgerError
 from slime.data.outcome import Outcome, outcomes
-from slime.data.recording import dumps, group_from, group_to, loads
+from slime.data.recording import dumps, group_from, group_to, loads, replacing
 from slime.data.sample import Sample
 from slime.data.source import DataSource, Group, PromptSource
 
@@ -139,11 +138,8 @@ class DataBuffer:
             "next_own": self._next_own,
             "handed_out": list(map(group_to, groups.values())),
         }
-        path = self._file(self._directory, rollout_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".tmp")
-        beside.write_text(dumps(state), encoding="utf-8")
-        os.replace(beside, path)
+        with replacing(self._file(self._directory, rollout_id)) as file:
+            file.write(dumps(state))
 
     def load(self, rollout_id: int) -> None:
         self.resume(rollout_id + 1)

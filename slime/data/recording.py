@@ -12,9 +12,10 @@ import io
 import json
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -25,17 +26,32 @@ HEAD = {"format": "slime rollout", "version": 1}
 Group = Sequence[Sample | Sequence[Sample]]  # of one prompt; a list where a sample fanned out into several
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A file to write, which has its name only when all of it is written. Raises DataError when it can't be."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("w", encoding="utf-8") as file:
+                yield file
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"can't write {path}: {error.strerror or error}. What was saved before is as it was, and a run goes on from"
+            " there with --load"
+        ) from error
+
+
 def write_rollout(path: str | Path, groups: Sequence[Group]) -> None:
     """Whole, or not at all. Raises DataError for a sample that holds what can't be written."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w", encoding="utf-8") as file:
+    with replacing(Path(path)) as file:
         file.write(json.dumps(HEAD) + "\n")
         for group in groups:
             members = (_text(s) if isinstance(s, Sample) else f"[{', '.join(map(_text, s))}]" for s in group)
             file.write(f"[{', '.join(members)}]\n")
-    beside.replace(path)
 
 
 def read_rollout(path: str | Path) -> list[list[Sample | list[Sample]]]:

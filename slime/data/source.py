@@ -9,7 +9,6 @@ threads.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
@@ -21,7 +20,7 @@ from slime.data.encode import ConversationEncoder, Encoded, Encoder, PromptEncod
 from slime.data.errors import DataError
 from slime.data.order import Mixture
 from slime.data.prompts import Keys, Prompt, PromptSet
-from slime.data.recording import dumps, group_from, group_to, loads
+from slime.data.recording import dumps, group_from, group_to, loads, replacing
 from slime.data.sample import Sample, Status
 from slime.data.template import ChatTemplate
 from slime.data.tokenizer import Tokenizer
@@ -209,11 +208,8 @@ class PromptSource:
         self._returned = list(map(group_from, state["returned"]))
 
     def save(self, id: int) -> None:
-        path = _state_file(self._directory, id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".tmp")
-        beside.write_text(dumps(self.state_dict()), encoding="utf-8")
-        os.replace(beside, path)
+        with replacing(_state_file(self._directory, id)) as file:
+            file.write(dumps(self.state_dict()))
 
     def load(self, id: int) -> None:
         path = _state_file(self._load_directory, id)

@@ -163,6 +163,13 @@ class EngineControl:
         """Raises InferenceError when the scheduler does not answer within `timeout` seconds."""
         replace(self, timeout=timeout).server_info()
 
+    def answers(self, timeout: float) -> bool:
+        try:
+            self.answer(timeout)
+        except InferenceError:
+            return False
+        return True
+
     def loads(self) -> list[dict[str, Any]]:
         """Requests running and waiting, use of the KV cache, throughput: a dict for each data-parallel rank."""
         return self._get("/v1/loads")["loads"]

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CUSTOM_GENERATE = "--custom-generate-function-path"
+ANSWER_S = 10.0  # for an engine that is asked whether it is the reason of a failure
 FINISHED = {"stop": Status.COMPLETED, "length": Status.TRUNCATED}
 
 
@@ -206,7 +207,9 @@ class Generator:
                 **job.request_options,
             )
         except InferenceError as error:
-            raise RolloutError(f"{samples[0].name}: {error}") from error
+            hanging = [engine for engine in self.engines if not await in_thread(engine.answers, ANSWER_S)]
+            more = "".join(f"; {engine.name} at {engine.url} does not answer" for engine in hanging)
+            raise RolloutError(f"{samples[0].name}: {error}{more}") from error
         job.generations += generations
         for sample, generation in zip(samples, generations, strict=True):
             status = FINISHED.get(generation.finish_reason, Status.ABORTED)

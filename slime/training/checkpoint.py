@@ -7,6 +7,7 @@ Invariants
   TP, PP or DP reads its own parts. What is no tensor is state.json, readable without torch.
 - All methods are collective. With `in_background` files are written by a thread, from copies; only `settle`, which
   every rank calls at the same points, makes them a checkpoint.
+- One that can't be written, since the disk is full say, is a CheckpointError, and what there was of it is removed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,10 @@ from megatron.core.dist_checkpointing.mapping import ShardedBase, ShardedTensor
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
+from torch.distributed.checkpoint.api import CheckpointException
+
 from slime.config import Config, checkpoint_dir
+from slime.models.checkpoint import CheckpointError
 from slime.models.save import to_disk
 from slime.training import optimizer_state
 from slime.training.build import Model
@@ -66,6 +72,17 @@ class Checkpoints:
         directory = Path(self.config.save)
         final = directory / checkpoint_dir.name_of(progress.rollout_id)
         partial = directory / f".{final.name}.partial"
+        with _explained(partial):
+            save = self._begin(progress, final, partial, in_background=in_background)
+            if in_background:
+                save.thread = _started(save.request)
+                self.pending = save
+            else:
+                save.request.execute_sync()
+                self._commit(save)
+
+    def _begin(self, progress: Progress, final: Path, partial: Path, *, in_background: bool) -> _Save:
+        directory = final.parent
         if dist.get_rank() == 0:
             for left in [*directory.glob(".iter_*.partial"), *directory.glob(".iter_*.replaced")]:
                 shutil.rmtree(left)  # of saves that were killed
@@ -88,12 +105,7 @@ class Checkpoints:
             async_sharded_save=True,
             async_strategy="mcore",
         )
-        self.pending = _Save(progress.rollout_id, final, partial, self._state(progress), request)
-        if in_background:
-            self.pending.thread = _started(request)
-        else:
-            request.execute_sync()
-            self._commit()
+        return _Save(progress.rollout_id, final, partial, self._state(progress), request)
 
     def settle(self, *, wait: bool = False) -> None:
         """Makes a save in the background a checkpoint, when every rank has written its part; `wait`: for that."""
@@ -106,15 +118,16 @@ class Checkpoints:
             dist.all_reduce(still, dist.ReduceOp.MAX)
             if still.item():
                 return
-        self.pending.thread.join()
-        dist.barrier()
-        for finalize in self.pending.request.finalize_fns:
-            finalize()
-        self._commit()
-
-    def _commit(self) -> None:
-        """Rank 0 gives the directory its name; all return when it has it."""
         save, self.pending = self.pending, None
+        save.thread.join()
+        dist.barrier()
+        with _explained(save.partial):
+            for finalize in save.request.finalize_fns:
+                finalize()
+            self._commit(save)
+
+    def _commit(self, save: _Save) -> None:
+        """Rank 0 gives the directory its name; all return when it has it."""
         if dist.get_rank() == 0:
             replaced = save.final.with_name(f".{save.final.name}.replaced")
             shutil.copyfile(Path(self.config.hf_checkpoint) / "config.json", save.partial / "config.json")
@@ -207,6 +220,24 @@ class Checkpoints:
                 for name, state in random_states().items()
             }
         return tensors
+
+
+@contextmanager
+def _explained(partial: Path) -> Iterator[None]:
+    """Of a checkpoint that is being written to `partial`."""
+    try:
+        yield
+    except (OSError, CheckpointException) as error:
+        free = shutil.disk_usage(partial.parent).free
+        shutil.rmtree(partial, ignore_errors=True)  # it may be what has filled the disk
+        reason = str(error)
+        if isinstance(error, CheckpointException):  # of one or several ranks; the last line of each says what it was
+            reason = "; ".join(dict.fromkeys(str(of_rank[0]) for of_rank in error.failures.values()))
+        raise CheckpointError(
+            f"can't write a checkpoint to {partial.parent}: {reason}. Its disk had"
+            f" {free / 1e6:,.0f} MB free then. The checkpoint before is as it was: mend"
+            " this, and go on from there with --load"
+        ) from error
 
 
 def _started(request: Any) -> threading.Thread:

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from slime.inference.control import EngineControl, call_all
 from slime.inference.errors import InferenceError
 from slime.training.trainer import Trainer
-from slime.weights.sync import Bucket, WeightSync, num_bytes
+from slime.weights.sync import Bucket, WeightSync, num_bytes, together
 
 
 class BroadcastSync(WeightSync):
@@ -49,10 +49,10 @@ class BroadcastSync(WeightSync):
         self.group_name = f"slime-weights-{self.stage}-{secrets.token_hex(4)}"
         # One thread waits for the engines' answers while this one broadcasts.
         self.waiter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
-        if self.is_source:
-            self.group = self._join(address, engine_tp, backend, timeout)
+        self.group: dist.ProcessGroup | None = None
+        together(partial(self._join, address, engine_tp, backend, timeout), takes_part=self.is_source)
 
-    def _join(self, address: str, engine_tp: int, backend: str, timeout: timedelta) -> dist.ProcessGroup:
+    def _join(self, address: str, engine_tp: int, backend: str, timeout: timedelta) -> None:
         """A group beside the default one: neither side may touch the other's world, so it cannot come from
         `new_group`."""
         world_size = 1 + len(self.engines) * engine_tp
@@ -85,7 +85,7 @@ class BroadcastSync(WeightSync):
             raise InferenceError(f"{self._names()} did not join the trainers for weight updates: {error}") from error
         c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world_size)}
         joined.result()
-        return group
+        self.group = group
 
     def _send(self, version: str) -> int:
         sent_bytes = 0

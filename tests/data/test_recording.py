@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 
 import numpy as np
 import pytest
@@ -47,6 +48,19 @@ def test_what_cannot_be_written_is_named(tmp_path):
     with pytest.raises(DataError, match=r"sample 4 .*can't be recorded: no JSON stands for a set"):
         write_rollout(tmp_path / "a.jsonl", [[Sample(index=4, metadata={"seen": {1}})]])
     assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_what_the_disk_has_no_room_for_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "0.jsonl"
+    write_rollout(path, [[Sample(prompt="short")]])
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(DataError, match=rf"can't write {path}: File too large\. What was saved before is as it was"):
+            write_rollout(path, [[Sample(prompt="long" * 1000)]])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.name for file in tmp_path.iterdir()] == ["0.jsonl"] and path.read_bytes() == before
 
 
 def test_what_is_no_recording_is_refused_with_its_line(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,23 @@ def kept(directory: str, out: str) -> tuple[list[str], list[str], list[str]]:
         assert made.loaded.rollout_id == 4
         wrong = [name for name in different(expected, state(made)) if name.startswith("weight.")]
     return after, files, wrong
+
+
+def too_large(directory: str, out: str) -> tuple[str, list[str]]:
+    """What a save says that the system does not let write on, and what is there afterwards."""
+    from slime.models.checkpoint import CheckpointError
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with trainer(directory, "--save", out) as made:
+        made.save(0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        try:
+            made.save(1)
+        except CheckpointError as error:
+            return str(error), sorted(path.name for path in Path(out).iterdir())
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return "", []
 
 
 def scored_by(directory: str, out: str, options: list[str]) -> list[list[dict[str, float]]]:

@@ -23,6 +23,7 @@ from tests.training.checkpoint_ranks import (
     scored_by,
     several,
     six_against_three_and_three,
+    too_large,
     twice,
 )
 
@@ -89,6 +90,7 @@ def alone(model, moe, directory, together):
         "loaded": (load_at, model, resharded, {"one rank": []}),
         "twice": (twice, model, str(directory / "twice-alone"), ["--bf16", "--deterministic-mode"]),
         "kept": (kept, model, str(directory / "kept")),
+        "too large": (too_large, model, str(directory / "too-large")),
         "small": (save_at, model, small, ["--no-save-optim"]),
         "bfloat16": (save_at, model, str(directory / "bfloat16"), ["--bf16"]),
         "offloaded": (load_at, model, str(directory / "bfloat16"), {"CPU Adam": ["--bf16", "--optimizer-cpu-offload"]}),
@@ -156,6 +158,12 @@ def test_only_the_newest_are_kept_and_writing_in_the_background_keeps_the_weight
     assert after == ["iter_0000002", "iter_0000003", checkpoint_dir.MARKER]
     assert {".metadata", "metadata.json", "state.json", "config.json"} < set(files)
     assert wrong == []
+
+
+def test_what_can_not_be_written_says_so_and_leaves_the_last_good_one(alone, directory):
+    said, after = alone["too large"]
+    assert said.startswith(f"can't write a checkpoint to {directory}/too-large: ") and " MB free" in said
+    assert after == ["iter_0000000", checkpoint_dir.MARKER]
 
 
 def test_what_does_not_fit_is_refused_with_every_reason(alone):
