@@ -32,6 +32,9 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
     fill("log_probs_max_tokens_per_gpu", o["max_tokens_per_gpu"])
     if "rollout_batch_size" not in unsound:
         fill("over_sampling_batch_size", o["rollout_batch_size"])
+    if o["dump_details"] is not None:
+        fill("save_debug_rollout_data", f"{o['dump_details']}/rollout_data/{{rollout_id}}.jsonl")
+        fill("save_debug_train_data", f"{o['dump_details']}/train_data/{{rollout_id}}-{{rank}}.npz")
     training_devices = o["actor_num_nodes"] * o["actor_num_gpus_per_node"]
     if o["load_debug_rollout_data"] is not None:
         o["debug_train_only"] = True

@@ -13,8 +13,6 @@ NOT_YET = frozenset(
     model-name rollout-data-postprocess-path rollout-external-engine-addrs
     disable-rollout-global-dataset multimodal-keys
     log-correct-samples
-    dump-details memory-snapshot-dir memory-snapshot-num-steps profile-target
-    record-memory-history memory-recorder
     http-proxy use-distributed-post
     prefill-num-servers sglang-config
     """.split()

@@ -29,6 +29,7 @@ TRACKERS = {"use_tensorboard": "tensorboard", "use_wandb": "wandb"}
 def lacking(config: Config, unsound: set[str]) -> Iterator[Problem]:
     """What a run on this machine alone would need more than there is."""
     yield from _packages(config)
+    yield from _recorder(config)
     yield from _port(config, unsound)
     yield from _devices(config, unsound)
 
@@ -38,6 +39,16 @@ def _packages(config: Config) -> Iterator[Problem]:
         if getattr(config, option) and importlib.util.find_spec(package) is None:
             fix = "pip install 'slime[trackers]' in this environment"
             yield Problem("--" + option.replace("_", "-"), f"the package {package} is not installed", fix)
+
+
+def _recorder(config: Config) -> Iterator[Problem]:
+    if not config.record_memory_history:
+        return
+    option = "--memory-recorder"
+    if config.memory_recorder == "memray" and importlib.util.find_spec("memray") is None:
+        yield Problem(option, "the package memray is not installed", "pip install memray, in this environment")
+    elif config.memory_recorder == "torch" and (config.device == "cpu" or not (num_gpus() or _joins_a_cluster())):
+        yield Problem(option, "torch records the memory of GPUs, and there is none", f"{option} memray")
 
 
 def _port(config: Config, unsound: set[str]) -> Iterator[Problem]:

@@ -113,6 +113,26 @@ def _templates_have_known_placeholders(c: Config) -> Iterator[Problem]:
             yield Problem(flag, f"{path!r} is the same file for every {lacking[0]}", f"put {{{lacking[0]}}} into it")
 
 
+@reads("profile_target", "profile_step_start", "profile_step_end", "num_rollout")
+def _something_is_traced(c: Config) -> Iterator[Problem]:
+    if c.profile_target is None:
+        return
+    first, end = c.profile_step_start, c.profile_step_end
+    if first >= end:
+        yield Problem("--profile-step-end", f"{end} is not above --profile-step-start {first}", "it is not traced itself")
+    elif c.num_rollout is not None and first >= c.num_rollout:
+        what = f"{first} is after the last of the {c.num_rollout} rollouts"
+        yield Problem("--profile-step-start", what, "rollouts count from 0, e.g. --profile-step-start 1")
+
+
+@reads("record_memory_history", "memory_snapshot_dir", "memory_snapshot_num_steps")
+def _memory_is_recorded(c: Config) -> Iterator[Problem]:
+    for option in ("memory_snapshot_dir", "memory_snapshot_num_steps"):
+        if getattr(c, option) is not None and not c.record_memory_history:
+            flag = f"--{option.replace('_', '-')}"
+            yield Problem(flag, "is about a recording of memory", "add --record-memory-history")
+
+
 @reads("debug_rollout_only", "loss_type", "load")
 def _rollouts_alone_are_generated(c: Config) -> Iterator[Problem]:
     if not c.debug_rollout_only:

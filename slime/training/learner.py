@@ -21,6 +21,7 @@ from slime.training.checkpoint import Checkpoints
 from slime.training.determinism import make_deterministic
 from slime.training.forward import MTP_LOSS, Scoring
 from slime.training.losses import MAXIMA, Loss
+from slime.training.memory_history import MemoryHistory
 from slime.training.packing import MicroBatch, Packer
 from slime.training.parallel import start
 from slime.training.report import Report
@@ -84,6 +85,7 @@ class Learner:
             make_deterministic()
         self.parallel = start(config, rank, world_size, master_addr, master_port)
         try:
+            self.memory = MemoryHistory(config, self.parallel, self.noun)
             if (initialise := load_hook(INIT, config.custom_megatron_init_path)) is not None:
                 initialise(config)
             checkpoint = checkpoint_dir.to_load(config)
@@ -126,6 +128,7 @@ class Learner:
     def close(self) -> None:
         """Waits for a save in the background and ends the process groups. The trainer is of no use afterwards."""
         self.checkpoints.settle(wait=True)
+        self.memory.write()
         # Autograd's nodes hold model and optimizer by hooks that no garbage collector sees, and both hold the nodes.
         self.model.config.grad_scale_func = None
         for chunk in self.model.chunks:
@@ -164,7 +167,9 @@ class Learner:
         """
         if self.config.reset_optimizer_states:
             optimizer_state.reset(self.model.optimizer)
-        return [self._step(prepared, index, compare=index < compared_steps) for index in range(len(prepared.steps))]
+        figures = [self._step(prepared, index, compare=index < compared_steps) for index in range(len(prepared.steps))]
+        self.memory.after_rollout()
+        return figures
 
     def _step(self, prepared: Prepared, index: int, *, compare: bool) -> dict[str, float]:
         batches, report = prepared.steps[index], prepared.report

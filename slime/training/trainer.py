@@ -21,6 +21,7 @@ from slime.training.handover import collect, distribute
 from slime.training.learner import Learner, Prepared, TrainResult
 from slime.training.losses import LOSSES
 from slime.training.packing import MicroBatch
+from slime.training.profiling import Profile
 from slime.training.recording import write_micro_batches
 from slime.training.report import Report
 from slime.training.routing import Routing, require_experts
@@ -62,6 +63,7 @@ class Trainer(Learner):
         self.fixed_scores = FixedScores(config, self.model, self.scoring, self.routing)
         self.advantages = Advantages(config, self.parallel)
         self.before_step = load_hook(BEFORE_STEP, config.custom_megatron_before_train_step_hook_path)
+        self.profile = Profile(config, self.parallel)
         self.peak = peak(self.parallel.device.torch, self.model.config.params_dtype)
 
     def train(self, rollout_id: int, batch: Batch) -> TrainResult:
@@ -89,6 +91,7 @@ class Trainer(Learner):
         self._check(batch)
         self.checkpoints.settle()
         report = Report(self.parallel)
+        self.profile.start("train_overall", rollout_id)
         with report.clock("train"):
             with report.clock("data_preprocess"):
                 steps = self.pack(batch)
@@ -102,7 +105,8 @@ class Trainer(Learner):
                 if batch.scored is not None:
                     packer = self.packer(batch)
                     rows = [packer.pack(samples, batch.steps[0]) for samples in batch.scored]
-                self.fixed_scores.fill(everything, report, rows=rows)
+                with self.profile.of("train_log_probs", rollout_id):
+                    self.fixed_scores.fill(everything, report, rows=rows)
                 if self.parallel.is_last_stage:
                     self.advantages.fill(everything)
         return None if values_R is None else collect(everything, "returns_R")
@@ -113,8 +117,10 @@ class Trainer(Learner):
         rollout_id, batch, report = prepared.rollout_id, prepared.batch, prepared.report
         figures = []
         if optimises:
-            with report.clock("train"), report.clock("actor_train"):
+            profiled = self.profile.of("train_actor", rollout_id)
+            with report.clock("train"), report.clock("actor_train"), profiled:
                 figures = self._optimise(prepared, compared_steps=self._compared_steps(batch))
+        self.profile.stop("train_overall", rollout_id)
         if config.ref_update_interval and (rollout_id + 1) % config.ref_update_interval == 0:
             self._settle()
             self.model.frozen["ref"].refresh(self.model.chunks)

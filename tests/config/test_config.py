@@ -34,7 +34,7 @@ def test_an_option_of_a_library_is_read_by_the_name_it_was_set_by(config):
 def test_what_is_no_option_is_an_attribute_error_with_the_nearest_name(config):
     with pytest.raises(AttributeError, match="did you mean --rollout-batch-size"):
         _ = config.rollout_batch_sise
-    assert not hasattr(config, "dump_details") and not hasattr(config, "__len__")
+    assert not hasattr(config, "dump_detail") and not hasattr(config, "__len__")
 
 
 def test_nothing_can_be_changed(config):

@@ -76,6 +76,15 @@ def test_packages_of_trackers_are_missed_before_the_start(monkeypatch):
     assert text.startswith("--use-wandb: the package wandb is not installed") and "slime[trackers]" in text
 
 
+def test_what_records_memory_is_missed_before_the_start(monkeypatch):
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+    one = "--actor-num-gpus-per-node 1 --colocate --device cpu --record-memory-history"
+    (text,) = said(f"{one} --memory-recorder memray")
+    assert text.startswith("--memory-recorder: the package memray is not installed")
+    (text,) = said(one)
+    assert text.startswith("--memory-recorder: torch records the memory of GPUs")
+
+
 def test_a_port_of_the_router_that_is_taken_is_said():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -291,6 +292,7 @@ def test_refusals(model):
         "fp8": (model, ["--fp8-format", "hybrid"], SAMPLES, True),
         "DeepEP": (model, ["--moe-token-dispatcher-type", "flex", "--moe-enable-deepep"], SAMPLES, True),
         "NCCL": (model, ["--nccl-communicator-config-path", "nccl.yaml"], SAMPLES, True),
+        "memory": (model, ["--record-memory-history"], SAMPLES, True),
         "fine": (model, [], SAMPLES, False),
     }
     (said,) = run_ranks(refusals, 1, cases)
@@ -310,7 +312,30 @@ def test_refusals(model):
     assert "only the layers of Transformer Engine compute in fp8" in said["fp8"]
     assert "deep-ep is not installed" in said["DeepEP"]
     assert "--nccl-communicator-config-path: the ranks talk by gloo" in said["NCCL"]
+    assert "only memory of GPUs has a history; on a CPU use memray" in said["memory"]
     assert said["fine"] == ""
+
+
+TARGETS = {"train_overall": True, "train_actor": True, "train_log_probs": False}  # whether it has a backward pass
+
+
+def trace(directory, runs):
+    batch = shares(varied(3), micro_batch_size=3)[0]
+    for target in TARGETS:
+        which = ("--profile-target", target, "--profile-step-start", "1", "--profile-step-end", "2")
+        with trainer(directory, *which, "--run-dir", f"{runs}/{target}") as made:
+            for rollout_id in range(3):
+                made.train(rollout_id, batch)
+
+
+def test_one_rollout_is_traced(tiny_model, tmp_path):
+    run_ranks(trace, 1, str(tiny_model), str(tmp_path))
+    for target, has_backward in TARGETS.items():
+        (file,) = (tmp_path / target / "profiles").iterdir()
+        assert file.name == f"{target}-1-rank0.json"
+        names = {event.get("name", "") for event in json.loads(file.read_text())["traceEvents"]}
+        assert "aten::mm" in names
+        assert any("Backward" in name for name in names) == has_backward
 
 
 def calls_of_hooks(directory):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Path, Section, Unit, option
+from slime.config.section import Count, Index, Path, Section, Unit, option
 
 
 class Logging(Section):
@@ -52,6 +52,28 @@ class Debug(Section):
 
     custom_config_path: Path | None = option(
         None, "YAML file whose keys become attributes of `args` for functions of yours; none may be an option's name."
+    )
+    dump_details: Path | None = option(
+        None,
+        "Directory for all that can be recorded of a run: sets --save-debug-rollout-data and --save-debug-train-data to"
+        " files in it.",
+    )
+    profile_target: Literal["train_overall", "train_actor", "train_log_probs"] | None = option(
+        None,
+        "Trace by torch.profiler, in profiles/ of the run's directory: all of a rollout's training, its optimizer steps,"
+        " or the passes that compute log-probs before.",
+    )
+    profile_step_start: Index = option(10, "First rollout that is traced.")
+    profile_step_end: Index = option(12, "First rollout after it that is no longer traced.")
+    record_memory_history: bool = option(False, "Record what allocates memory in the training processes.")
+    memory_recorder: Literal["torch", "memray"] = option(
+        "torch", "torch: memory of the GPU. memray: of the host; needs that package."
+    )
+    memory_snapshot_dir: Path | None = option(
+        None, "Directory of the recordings, one file a rank.", derived="memory/ in the run's directory"
+    )
+    memory_snapshot_num_steps: Count | None = option(
+        None, "Rollouts after which it is written and ends. Unset: at the end of the run."
     )
     debug_rollout_only: bool = option(False, "Generate and grade, but do not train.")
     debug_train_only: bool = option(
