@@ -55,6 +55,7 @@ class Order:
     begun: int
     fresh: list[Sample | list[Sample]] | None
 
+
 Finished = tuple[Order, Group]
 
 

@@ -28,6 +28,7 @@ class Stream:
         self.bound = Bound.of(job.args)
         self.policy = job.args.stale_group_policy
         self.orders = Orders(generator, job, source, keep_fresh=self.policy == "retry")
+        self.judged: list[Finished] = []  # by the filter, at this moment, or next
         self.passed: list[Finished] = []  # and in no batch yet
         self.stale: list[Finished] = []  # that were too old for this batch, and so for all to come
         self.counts: Counter[str] = Counter()  # of what became of these
@@ -72,7 +73,8 @@ class Stream:
         self.passed.sort(key=place)
         if len(self.passed) < self.bound.batch_size:
             return False
-        left = [*self.orders.under_way, *(order for order, _ in self.passed[self.bound.batch_size :])]
+        finished = [*self.judged, *self.passed[self.bound.batch_size :]]
+        left = [*self.orders.under_way, *(order for order, _ in finished)]
         return self.policy != "wait" or self.bound.fits((order.begun for order in left), rollout_id)
 
     async def _give_up(self, finished: Finished, version: int) -> None:
@@ -113,9 +115,11 @@ class Stream:
                 if room.done():
                     self._room.clear()
                     room = asyncio.create_task(self._room.wait())
-                for finished in self.orders.done():
-                    if await self.orders.passes(finished):
-                        self.passed.append(finished)
+                self.judged = self.orders.done()
+                while self.judged:
+                    if await self.orders.passes(self.judged[0]):
+                        self.passed.append(self.judged[0])
+                    del self.judged[0]
                     self._finished.set()
         finally:
             room.cancel()
