@@ -19,6 +19,7 @@ from slime.cluster import placement
 from slime.cluster.buffer import Buffer
 from slime.cluster.critics import Critics
 from slime.cluster.engines import Engines
+from slime.cluster.pulse import Pulse
 from slime.cluster.recovery import Recovery
 from slime.cluster.rollouts import Evaluated, Made, Rollouts
 from slime.cluster.session import Session
@@ -101,6 +102,8 @@ class Job:
                 self.watched.append(self.rollouts.watch())
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
             self.wait(self.rollouts.connect(controls, START_S), "the router to find the engines", START_S)
+        critics = self.critics.ranks if self.critics is not None else []
+        self.pulse = Pulse([*self.trainers.ranks, *critics, buffer.actor, self.rollouts.actor])
         checks = Checks.from_config(config)
         self.recovery = Recovery(self.engines, self.rollouts, controls, self.watched, self.console, checks)
         if rolled_back:
@@ -116,15 +119,23 @@ class Job:
         )
 
     def wait(self, refs: Any, what: str, timeout: float) -> Any:
-        """Fails with an engine or the router, or sees that they are started again."""
+        """Fails when anybody has died, except for those that come back."""
+        return wait(refs, what, timeout, self._watch)
+
+    def _watch(self) -> list[ray.ObjectRef]:
         if self.recovery is None:
-            return wait(refs, what, timeout, self.watched)
-        return wait(refs, what, timeout, self.recovery.watched, self.recovery.look)
+            return self.watched
+        self.recovery.look()
+        return [*self.recovery.watched, *self.pulse.beat()]
 
     def _wait_for_inference(self, ref: ray.ObjectRef, what: str) -> Any:
         """While training has nothing to do, so that engines which come back can get its weights."""
-        deadline = self.config.sglang_router_request_timeout_secs + GRACE_S
-        return wait(ref, what, deadline, self.recovery.watched, self.turns.heal)
+
+        def watch() -> list[ray.ObjectRef]:
+            self.turns.heal()
+            return self._watch()
+
+        return wait(ref, what, self.config.sglang_router_request_timeout_secs + GRACE_S, watch)
 
     # The verbs of the algorithm.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import ray
+from ray.exceptions import RayError
 
 from slime.cluster import interrupt
 from slime.cluster.engines import END_S, Engines
@@ -50,7 +51,7 @@ class Server:
 
 class Recovery:
     """`controls` are those of the engines that are up, `watches` the references to the death of each, and then of the
-    router where there is one. Without `checks` nobody comes back: whoever waits fails with the first to die.
+    router where there is one. Without `checks` nobody comes back: those references fail.
     `may_start` is unset while engines may not start, since training has their memory."""
 
     def __init__(
@@ -82,7 +83,7 @@ class Recovery:
 
     @property
     def watched(self) -> list[ray.ObjectRef]:
-        """What a wait is to fail with."""
+        """Calls on those who are watched, or started again: none of them fails but with the run."""
         return [server.pending for server in self._servers if server.pending is not None]
 
     @property
@@ -98,14 +99,15 @@ class Recovery:
     def look(self) -> None:
         """Sees who has died and who is up again, and starts what may be started. Raises ActorFailed when a server
         can't be kept alive."""
-        if self.checks is None:
-            return
         for server in self._servers:
-            while server.pending is not None and ray.wait([server.pending], timeout=0)[0]:
-                result = wait(server.pending, "the run to go on", LOOK_S)
+            if server.pending is not None and ray.wait([server.pending], timeout=0)[0]:
+                try:
+                    result = ray.get(server.pending)
+                except RayError:  # whoever waits fails with it
+                    continue
                 if isinstance(result, Death):
                     self._bury(server, result)
-                else:
+                elif server.down:
                     self._revive(server, result)
             if server.pending is None and self.may_start:
                 server.pending = server.restart()

@@ -6,7 +6,7 @@ Invariants:
 - When several actors fail together, the one reported is the cause and not a consequence: a process that died comes
   before an exception, and an exception before the broken connections that its peers then see. Among equals the earliest
   wins.
-- Ctrl+C is answered within half a second, and so is what `meanwhile` looks for.
+- Ctrl+C is answered within half a second, and so is what `watch` looks for.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ def wait(
     refs: Any,
     what: str,
     timeout: float,
-    watched: Sequence[ray.ObjectRef] = (),
-    meanwhile: Callable[[], None] = lambda: None,
+    watch: Callable[[], Sequence[ray.ObjectRef]] = tuple,
 ) -> Any:
     """`ray.get(refs)` with a deadline of `timeout` seconds; `what` completes the sentence "waiting for ...".
 
-    `refs` is one reference or a list of them; the result has the same form. `watched` are calls that last as long as
-    what they watch over: when one of them fails, so does the wait. `meanwhile` is called now and then, and may wait
-    itself. Raises Stalled, ActorFailed, or what `meanwhile` does.
+    `refs` is one reference or a list of them; the result has the same form. `watch` is called now and then: it
+    does whatever is to be done meanwhile, which may be to wait itself, and returns calls on others. When one of those
+    fails, so does the wait. Raises Stalled, ActorFailed, or what `watch` does.
     """
     single = isinstance(refs, ray.ObjectRef)
     asked: list[ray.ObjectRef] = [refs] if single else list(refs)
-    pending, watched = list(dict.fromkeys(asked)), list(watched)
+    pending = list(dict.fromkeys(asked))
+    over: set[ray.ObjectRef] = set()  # of those who are watched
     began, clock = time.monotonic(), time.strftime("%H:%M:%S")
     values: dict[ray.ObjectRef, Any] = {}
     while pending:
-        meanwhile()
+        watched = [ref for ref in watch() if ref not in over]
         left = began + timeout - time.monotonic()
         if left <= 0:
             raise Stalled(_stalled(what, pending, len(values) + len(pending), timeout, clock))
@@ -104,7 +104,9 @@ def wait(
                 failure = _Failure(ref, error, 0, is_watched=ref in watched)
                 others = [other for other in pending + watched if other != ref]
                 raise _blame(what, failure, others, watched) from None
-            (watched if ref in watched else pending).remove(ref)
+            over.add(ref)
+            if ref in pending:
+                pending.remove(ref)
     results = [values[ref] for ref in asked]
     return results[0] if single else results
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import ray
 
+from slime.cluster.pulse import Pulse
 from slime.cluster.session import Session
 from slime.cluster.wait import ActorFailed, Stalled, wait
 
@@ -94,4 +96,14 @@ def test_a_dead_process_is_blamed_with_the_end_of_its_log(session, workers):
 
 def test_a_failure_of_who_is_watched_ends_a_wait_for_others(session, workers):
     with pytest.raises(ActorFailed, match=r"rank 1 .*failed while the driver was waiting for a rollout"):
-        wait(workers[0].sleep.remote(600), "a rollout", 60, watched=[workers[1].die.remote(0.1)])
+        dying = [workers[1].die.remote(0.1)]
+        wait(workers[0].sleep.remote(600), "a rollout", 60, watch=lambda: dying)
+
+
+def test_whoever_dies_idle_ends_a_wait_for_others(session, workers):
+    pid, _ = wait([worker.pid.remote() for worker in workers], "the workers to start", 60)
+    pulse = Pulse(workers)
+    assert wait(workers[1].sleep.remote(0.1), "nobody to die", 60, pulse.beat) == "slept"
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ActorFailed, match=rf"^rank 0 \(pid {pid} on 127.0.0.1\) failed .* a rollout: its process died"):
+        wait(workers[1].sleep.remote(600), "a rollout", 60, pulse.beat)
