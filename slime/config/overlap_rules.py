@@ -45,7 +45,7 @@ def _stale_groups_come_about(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("update_weights_interval", "async_depth", "max_weight_staleness", "eval_interval")
+@reads("update_weights_interval", "async_depth", "max_weight_staleness", "eval_interval", "use_fault_tolerance")
 def _engines_may_be_behind(c: Config) -> Iterator[Problem]:
     every = c.update_weights_interval
     if every > 1 and not c.async_depth and c.max_weight_staleness is None:
@@ -53,6 +53,12 @@ def _engines_may_be_behind(c: Config) -> Iterator[Problem]:
             "--update-weights-interval",
             f"{every} leaves the engines with old weights, which is for asynchronous runs",
             "add --max-weight-staleness N, or leave it out",
+        )
+    if every > 1 and c.use_fault_tolerance:
+        yield Problem(
+            "--update-weights-interval, --use-fault-tolerance",
+            "exclude each other: an engine that comes back between two updates would have weights that no other has",
+            "leave one out",
         )
     if every > 1 and c.eval_interval is not None and c.eval_interval % every:
         yield Problem(

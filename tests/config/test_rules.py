@@ -107,6 +107,10 @@ BROKEN = [
     ("--stale-group-policy drop", "nothing is ever too old without a bound"),
     ("--update-weights-interval 2", "2 leaves the engines with old weights"),
     (
+        "--update-weights-interval 2 --async-depth 1 --use-fault-tolerance",
+        "an engine that comes back between two updates",
+    ),
+    (
         "--update-weights-interval 2 --max-weight-staleness 1 --eval-interval 3 --eval-prompt-data a a.jsonl",
         "3 is no multiple of --update-weights-interval 2",
     ),
