@@ -15,13 +15,15 @@ from slime.config import Config
 from slime.config.checkpoint_dir import DATA
 from slime.data.buffer import DataBuffer
 from slime.data.ledger import Ledger, RolledBack
+from slime.data.ledger_file import LedgerError
 from slime.data.outcome import Outcome
 from slime.data.sample import Sample
 from slime.observe import RunDir
 from slime.rollout.producer import open_source
 
 ANSWER_S = 120.0
-UNASKED = 64  # how many calls nobody has waited for there may be before the oldest are asked how they went
+TELL_S = 0.2  # notes wait so long for others, for a call takes Ray about as long as noting a hundred samples
+Note = tuple[str, tuple[Any, ...]]  # a method of a Journal, and what it was told
 
 
 class BufferActor:
@@ -47,17 +49,19 @@ class BufferActor:
     def add_samples(self, groups: list[list[Sample]]) -> None:
         self.buffer.add_samples(groups)
 
-    def generating(self, ids: Sequence[int], rollout_id: int) -> None:
-        self.buffer.generating(ids, rollout_id)
-
-    def finished(self, finished: Sequence[Outcome]) -> None:
-        self.buffer.finished(finished)
+    def told(self, notes: Sequence[Note]) -> None:
+        """What a Journal was told, in that order. All of it is noted that can be; then the first refusal is raised."""
+        refusal = None
+        for name, words in notes:
+            try:
+                getattr(self.buffer, name)(*words)
+            except LedgerError as error:  # of one caller, perhaps; the others have told the truth
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
 
     def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
         return self.buffer.batched(rollout_id, batch)
-
-    def drop(self, ids: Sequence[int], reason: str) -> None:
-        self.buffer.drop(ids, reason)
 
     def trained(self, rollout_id: int) -> int:
         return self.buffer.trained(rollout_id)
@@ -79,15 +83,16 @@ class BufferActor:
 class Buffer:
     """The actor as what rollout functions are given, a DataSource and a Journal. Picklable.
 
-    What a Journal is told nobody waits for at once: what was refused is raised by a later call, at the end of the
-    rollout at the latest. How long callers were held up is a metric of the rollout. The driver's methods return
-    references. Several threads may tell and ask at once.
+    What a Journal is told is sent together, within TELL_S and before anything else is asked, and nobody waits for it:
+    what was refused is raised by a later call, at the end of the rollout at the latest. How long callers were held up
+    is a metric of the rollout. The driver's methods return references. Several threads may tell and ask at once.
     """
 
     def __init__(self, actor: ray.actor.ActorHandle) -> None:
         self.actor = actor
-        self._lock = threading.Lock()  # for the next two
-        self._told: list[ray.ObjectRef] = []
+        self._lock = threading.Lock()  # for the next three
+        self._notes: list[Note] = []  # not sent yet
+        self._sent: list[ray.ObjectRef] = []
         self._seconds = 0.0
 
     def __reduce__(self) -> tuple[type[Buffer], tuple[ray.actor.ActorHandle]]:
@@ -98,49 +103,66 @@ class Buffer:
         return cls(ray.remote(BufferActor).options(name="data-buffer", num_cpus=0).remote())
 
     def get_samples(self, num_groups: int) -> list[list[Sample]]:
-        return ray.get(self.actor.get_samples.remote(num_groups), timeout=ANSWER_S)
+        return self._ask(self.actor.get_samples, num_groups)
 
     def add_samples(self, groups: list[list[Sample]]) -> None:
-        ray.get(self.actor.add_samples.remote(groups), timeout=ANSWER_S)
+        self._ask(self.actor.add_samples, groups)
 
     def save(self, rollout_id: int) -> None:
-        ray.get(self.actor.save.remote(rollout_id), timeout=ANSWER_S)
+        self._ask(self.actor.save, rollout_id)
 
     def load(self, rollout_id: int) -> None:
-        ray.get(self.actor.resume.remote(rollout_id + 1), timeout=ANSWER_S)
+        self._ask(self.actor.resume, rollout_id + 1)
 
     def __len__(self) -> int:
-        return ray.get(self.actor.length.remote(), timeout=ANSWER_S)
+        return self._ask(self.actor.length)
 
     # As a Journal.
 
     def generating(self, ids: Sequence[int], rollout_id: int) -> None:
-        self._tell(self.actor.generating, ids, rollout_id)
+        self._tell("generating", ids, rollout_id)
 
     def finished(self, finished: Sequence[Outcome]) -> None:
-        self._tell(self.actor.finished, finished)
+        self._tell("finished", finished)
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
-        self._tell(self.actor.drop, ids, reason)
+        self._tell("drop", ids, reason)
 
     def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
         """Waits, for this and for all that was told before."""
         start = time.perf_counter()
         with self._lock:
-            told, self._told = [*self._told, self.actor.batched.remote(rollout_id, batch)], []
-        metrics = ray.get(told, timeout=ANSWER_S)[-1]
+            self._send()
+            sent, self._sent = [*self._sent, self.actor.batched.remote(rollout_id, batch)], []
+        metrics = ray.get(sent, timeout=ANSWER_S)[-1]
         with self._lock:
             seconds, self._seconds = self._seconds + time.perf_counter() - start, 0.0
         return metrics | {"perf/ledger_time": seconds}
 
-    def _tell(self, method: ray.actor.ActorMethod, *words: Any) -> None:
+    def _tell(self, name: str, *words: Any) -> None:
         start = time.perf_counter()
         with self._lock:
-            self._told.append(method.remote(*words))
-            if len(self._told) > UNASKED:
-                done, self._told = ray.wait(self._told, num_returns=len(self._told), timeout=0)
-                ray.get(done)
+            self._notes.append((name, words))
+            if len(self._notes) == 1:
+                timer = threading.Timer(TELL_S, self._send_late)
+                timer.daemon = True
+                timer.start()
             self._seconds += time.perf_counter() - start
+
+    def _ask(self, method: ray.actor.ActorMethod, *words: Any) -> Any:
+        with self._lock:  # the actor hears them in the order in which they get it
+            self._send()
+            answer = method.remote(*words)
+        return ray.get(answer, timeout=ANSWER_S)
+
+    def _send_late(self) -> None:
+        with self._lock:
+            self._send()
+
+    def _send(self) -> None:
+        if self._notes:
+            self._sent.append(self.actor.told.remote(self._notes))
+            self._notes = []
 
     # As the driver calls it.
 
