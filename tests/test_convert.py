@@ -10,9 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
 
 from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
+from tests.models.tiny import make_multi_token_checkpoint
 from tests.training.ranks import trainer
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +60,30 @@ def test_there_and_back_is_the_same_to_the_last_bit(model, converted):
     assert done.returncode == 0, done.stderr
     assert (back / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
     assert {path.name for path in back.iterdir()} == {path.name for path in model.iterdir()}
+
+
+def there_and_back(models: dict[str, str], work: str) -> None:
+    from slime.training.conversion import hf_to_torch_dist, torch_dist_to_hf
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for name, directory in models.items():
+        hf_to_torch_dist(rank, ranks, 0, directory, f"{work}/{name}")
+        torch_dist_to_hf(rank, ranks, 0, f"{work}/{name}/release", directory, f"{work}/{name} back")
+
+
+def test_experts_and_layers_for_multi_token_prediction_come_back_the_same(tmp_path):
+    models = {
+        "experts": write_checkpoint(tmp_path / "moe", moe=True),
+        "further layers": make_multi_token_checkpoint(tmp_path / "mtp", "glm4_moe"),
+    }
+    run_ranks(there_and_back, 2, {name: str(path) for name, path in models.items()}, str(tmp_path))
+    for name, directory in models.items():
+        before, back = (load_file(path / "model.safetensors") for path in (directory, tmp_path / f"{name} back"))
+        assert before.keys() == back.keys()
+        for tensor in before:
+            assert torch.equal(before[tensor], back[tensor]), tensor
+    state = json.loads((tmp_path / "further layers" / "release" / "state.json").read_text())
+    assert state["mtp_layers"] == 1  # in the checkpoint itself, not only passed on from the model
 
 
 def test_a_run_starts_from_it_as_from_the_model(model, converted):

@@ -291,14 +291,38 @@ def test_killed_and_resumed_run_is_the_same_to_the_last_bit(sort, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def ppo(sort, cold_start, tmp_path_factory) -> Path:
-    """The directory of a run whose critic is on the policy's devices."""
-    tmp_path = tmp_path_factory.mktemp("ppo")
+def ppo_options(sort, cold_start) -> list[str]:
     paths = ["--hf-checkpoint", str(cold_start), "--prompt-data", str(sort.train)]
     held_out = ["--eval-prompt-data", "sort", str(sort.heldout), "--skip-eval-before-train"]
     sizes = ["--num-rollout", "5", "--rollout-max-response-len", "8"]
-    train(tmp_path, "--config", "configs/tiny-ppo.yaml", *paths, *held_out, *sizes)
+    return ["--config", "configs/tiny-ppo.yaml", *paths, *held_out, *sizes]
+
+
+@pytest.fixture(scope="module")
+def ppo(ppo_options, tmp_path_factory) -> Path:
+    """The directory of a run whose critic is on the policy's devices."""
+    tmp_path = tmp_path_factory.mktemp("ppo")
+    train(tmp_path, *ppo_options, "--dump-details", str(tmp_path / "details"))
     return tmp_path
+
+
+def test_policy_and_critic_are_resumed_together_to_the_last_bit(ppo, ppo_options, tmp_path):
+    """From recorded rollouts, with a critic that has devices of its own."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    saved, details = str(tmp_path / "checkpoints"), ppo / "details"
+    assert len(list((details / "train_data").iterdir())) == 5 * 2  # of each rollout and rank
+    replay = ["--load-debug-rollout-data", str(details / "rollout_data" / "{rollout_id}.jsonl")]
+    replay += ["--no-colocate", "--actor-num-gpus-per-node", "1", "--critic-num-gpus-per-node", "1"]
+    runs = {whole: ["--save", saved, "--save-interval", "3"], resumed: ["--load", saved, "--ckpt-step", "2"]}
+    for path, options in runs.items():
+        path.mkdir()
+        train(path, *ppo_options, *replay, *options)
+    for prefix, first in {"train": 0, "critic-train": 12}.items():  # the policy waits for three rollouts
+        expected, rows = (
+            [row | {"time": 0} for row in read_metrics(path / "run") if row.get(f"{prefix}/step", -1) >= first]
+            for path in (whole, resumed)
+        )
+        assert len(expected) == 8 and rows == expected
 
 
 def test_the_critic_begins_to_know_what_is_earned(ppo):

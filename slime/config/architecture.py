@@ -16,6 +16,7 @@ from slime.config.installed import source
 
 REGISTRY = Path(__file__).parents[1] / "models" / "registry.py"
 QK_NORM = ("qwen3", "qwen3_moe", "qwen3_next", "olmo2")  # families whose queries and keys are normalised
+OF_SOME = ("num_experts", "moe_ffn_hidden_size", "moe_router_topk", "mtp_num_layers")  # that not all models have
 QKV_BIAS = ("qwen2", "qwen2_moe")  # families with that bias by definition, not by a key
 
 
@@ -183,7 +184,7 @@ def differences(stated: dict[str, Any], architecture: Architecture) -> list[tupl
                 found.append((name, value, [int(mixture) for mixture in architecture["layers"]]))
         elif name in architecture and not _same(value, architecture[name]):
             found.append((name, value, architecture[name]))
-        elif name not in architecture and name in ("num_experts", "moe_ffn_hidden_size", "moe_router_topk"):
+        elif name not in architecture and value and name in OF_SOME:
             found.append((name, value, "nothing of the sort"))
     return found
 

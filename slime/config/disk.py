@@ -50,6 +50,9 @@ def look(config: Config, unsound: set[str]) -> Findings:
         found.problems += _stated_differently(config, found.model)
         found.problems += _indivisible(config, found.model, unsound)
         found.problems += _tied_in_vain(config, found.model)
+        if config.enable_mtp_training and not found.model.get("mtp_num_layers"):
+            what = f"{config.hf_checkpoint}/config.json has no such layers (num_nextn_predict_layers)"
+            found.problems.append(Problem("--enable-mtp-training", what, "leave it out"))
     prompts = [("prompt_data", path) for path in config.prompt_data]
     prompts += [("eval_prompt_data", path) for path in config.eval_prompt_data[1::2]]
     for option, path in prompts:

@@ -68,6 +68,14 @@ def _scoring_has_rows_of_its_own(c: Config) -> Iterator[Problem]:
         yield Problem(f"{option}, --use-routing-replay", what, "leave one of them out")
 
 
+@reads("enable_mtp_training")
+def _further_layers_can_be_recomputed(c: Config) -> Iterator[Problem]:
+    layers = c.megatron.get("recompute_method"), c.megatron.get("recompute_num_layers")
+    if c.enable_mtp_training and c.megatron.get("recompute_granularity") == "full" and layers != ("uniform", 1):
+        fix = "give --recompute-method uniform --recompute-num-layers 1"
+        yield Problem("--enable-mtp-training", "Megatron recomputes such a layer as one of uniform blocks of one", fix)
+
+
 @reads("save_interval", "save", "save_hf")
 def _saving_has_a_place(c: Config) -> Iterator[Problem]:
     if c.save_interval is not None and c.save is None and c.save_hf is None:

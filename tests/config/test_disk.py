@@ -159,6 +159,14 @@ def test_what_differs_is_an_error_that_shows_both(moe, words, message):
     assert message in problem
 
 
+def test_layers_for_multi_token_prediction_of_a_model_without_them_are_an_error(tiny):
+    stated, trained = (found(tiny, *words)[0] for words in (("--mtp-num-layers", "1"), ("--enable-mtp-training",)))
+    assert len(stated) == len(trained) == 1
+    assert "--mtp-num-layers: states 1, but config.json says nothing of the sort" in stated[0]
+    assert "has no such layers (num_nextn_predict_layers)" in trained[0]
+    assert found(tiny, "--mtp-num-layers", "0")[0] == []
+
+
 def test_experts_stated_of_a_dense_model_are_an_error(tiny):
     (problem,), _ = found(tiny, "--num-experts", "8")
     assert "states 8, but config.json says nothing of the sort" in problem

@@ -19,6 +19,10 @@ BROKEN = [
         "--use-dynamic-batch-size --max-tokens-per-gpu 8 --log-probs-max-tokens-per-gpu 16 --use-routing-replay",
         "--log-probs-max-tokens-per-gpu, --use-routing-replay: training takes the experts of the pass",
     ),
+    (
+        "--enable-mtp-training --recompute-granularity full --recompute-method block --recompute-num-layers 1",
+        "--enable-mtp-training: Megatron recomputes such a layer as one of uniform blocks of one",
+    ),
     ("--profile-target train_actor --profile-step-start 3 --profile-step-end 3", "3 is not above --profile-step-start"),
     ("--profile-target train_actor --num-rollout 5", "--profile-step-start: 10 is after the last of the 5 rollouts"),
     ("--memory-snapshot-num-steps 2", "--memory-snapshot-num-steps: is about a recording of memory"),
@@ -73,6 +77,16 @@ BROKEN = [
         " --use-kl-loss --ref-load model",
         "--use-kl-loss, --disable-compute-advantages-and-returns: exclude each other",
     ),
+    ("--use-rollout-routing-replay --loss-type sft_loss", "--loss-type sft_loss has no engine that chose experts"),
+    ("--use-routing-replay --loss-type sft_loss", "the trainer does not run the model before the update"),
+    ("--use-routing-replay --use-rollout-logprobs", "the trainer does not run the model before the update"),
+    (
+        "--use-routing-replay --loss-type custom_loss --custom-loss-function-path a.b"
+        " --disable-compute-advantages-and-returns",
+        "the trainer does not run the model before the update",
+    ),
+    ("--use-routing-replay --moe-router-fusion", "--use-routing-replay, --moe-router-fusion: the fused router chooses"),
+    ("--use-rollout-routing-replay --moe-router-fusion", "--use-rollout-routing-replay, --moe-router-fusion"),
     ("--use-tis --use-mis", "--use-tis, --use-mis: exclude each other"),
     ("--use-tis --use-rollout-logprobs", "--use-tis, --use-rollout-logprobs: exclude each other"),
     ("--use-mis --use-rollout-logprobs", "--use-mis, --use-rollout-logprobs: exclude each other"),

@@ -108,6 +108,13 @@ def load_at(directory: str, out: str, layouts: dict[str, list[str]]) -> dict[str
     return found
 
 
+def squares(directory: str, options: list[str]) -> dict[str, float]:
+    """Of each tensor of the weights that a run starts with, the sum of squares."""
+    with trainer(directory, *options) as made:
+        buckets = made.weights(50_000, across_pp=True)
+        return {name: float(tensor.double().square().sum()) for bucket in buckets for name, tensor in bucket}
+
+
 def _continued(made: Any) -> dict[str, float]:
     last = steps(made, 1, 2)[-1]
     figures = {name: last[name] for name in ("train/loss", "train/grad_norm", "train/step")}

@@ -23,6 +23,7 @@ from tests.training.checkpoint_ranks import (
     scored_by,
     several,
     six_against_three_and_three,
+    squares,
     too_large,
     twice,
 )
@@ -60,6 +61,8 @@ def together(model, moe, directory):
         "saved": (save_at, model, resharded, TP2),
         "loaded": (load_at, model, resharded, {"PP2": PP2, "DP2": []}),
         "experts": (save_at, moe, experts, EP2),
+        "experts there": (squares, moe, [*EP2, "--load", experts]),
+        "experts' six": (six_against_three_and_three, moe, str(directory / "six-experts"), {"MoE EP2": EP2}),
         "twice": (twice, model, str(directory / "twice-together"), DECAY),
     }
     return run_ranks(several, 2, calls, deadline=DEADLINE), resharded, experts
@@ -96,6 +99,7 @@ def alone(model, moe, directory, together):
         "offloaded": (load_at, model, str(directory / "bfloat16"), {"CPU Adam": ["--bf16", "--optimizer-cpu-offload"]}),
         "scored": (scored_by, model, str(directory / "scored"), [*KL, "--use-opd", "--opd-type", "megatron"]),
         "refused": (refusals_to_load, loads),
+        "experts here": (squares, moe, ["--load", experts, "--no-load-optim"]),
     }
     return run_ranks(several, 1, calls, deadline=DEADLINE)[0]
 
@@ -109,6 +113,11 @@ def test_resumed_run_is_the_same_to_the_last_bit(case, alone):
 def test_resumed_run_of_two_ranks_is_the_same_to_the_last_bit(case, together):
     for rank in together[0]:
         assert_same(*rank["six"][case])
+
+
+def test_resumed_experts_are_the_same_to_the_last_bit(together):
+    for rank in together[0]:
+        assert_same(*rank["experts' six"]["MoE EP2"])
 
 
 def assert_same(differences, whole, resumed):
@@ -139,10 +148,11 @@ def test_a_reference_or_teacher_is_the_same_from_a_checkpoint(alone):
     assert by_model[0]["train/kl_loss"] > 0
 
 
-def test_experts_go_on_elsewhere_without_their_optimizer_state(alone):
+def test_experts_go_on_elsewhere_without_their_optimizer_state(alone, together):
     said = alone["refused"]
     assert "saved with --expert-model-parallel-size 2, and Megatron can't divide the optimizer state" in said["experts"]
     assert said["experts' weights"] == ""
+    assert alone["experts here"] == together[0][0]["experts there"]
 
 
 def test_two_runs_are_the_same_to_the_last_bit(alone, together):
