@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slime.models import family_of
+from slime.models import family_of, multi_token_model
 from slime.models.names import global_names, local_spec_name
 from tests.models import published
 from tests.models.test_config import QWEN3_4B, QWEN3_30B_A3B
@@ -109,3 +109,17 @@ def test_experts_are_numbered_over_the_expert_parallel_ranks():
 
 def test_other_names_stay():
     assert global_names("output_layer.weight", [6, 7], 0, 4) == ["output_layer.weight"]
+
+
+@pytest.mark.parametrize("model", ["GLM-4.5", "DeepSeek-V3"])
+def test_layers_for_multi_token_prediction_have_all_names_of_their_own_and_of_a_layer(model):
+    config, of_layer = LAYERS[model]
+    family = multi_token_model(family_of(config))
+    inner = {local_spec_name(f"mtp.layers.0.mtp_model_layer.{name}") for name in of_layer}
+    own = {f"mtp.layers.0.{name}.weight" for name in ("enorm", "hnorm", "eh_proj", "final_layernorm")}
+    assert {name for name in family.tensors if name.startswith("mtp.")} == inner | own
+    assert [global_names(name, [], 1, 1) for name in own] == [[name] for name in own]
+    layer = f"model.layers.{config['num_hidden_layers']}"
+    assert family.tensors["mtp.layers.0.eh_proj.weight"].names == (f"{layer}.eh_proj.weight",)
+    assert family.copy_of(f"{layer}.embed_tokens.weight") == "model.embed_tokens.weight"
+    assert family.copy_of(f"{layer}.enorm.weight") is None
