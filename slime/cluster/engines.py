@@ -19,7 +19,7 @@ END_S = 40.0  # from when a server no longer answers until its process has ended
 
 
 class EngineActor:
-    """Two threads: one for calls, one that watches the server.
+    """Three threads: one for calls, one that watches the server, one that stops it whatever the others do.
 
     With `checks` (--use-fault-tolerance) a server may die, and come back: what is asked of one that is dead is done by
     its death.
@@ -47,6 +47,7 @@ class EngineActor:
         self.watching.server_is_up()
         return self.server.control
 
+    @ray.method(concurrency_group="watch")
     def watch(self) -> Death | None:
         """Returns when the engine is stopped. When it ends by itself, its death; without --use-fault-tolerance that is
         an InferenceError."""
@@ -66,6 +67,7 @@ class EngineActor:
             self._unless_dead(lambda: self.server.control.resume_memory(tags))
             self.asleep -= set(tags)
 
+    @ray.method(concurrency_group="stop")
     def stop(self) -> None:
         self.watching.stop()
         self.server.stop()
@@ -104,8 +106,9 @@ class Engines:
                 host=places[0].host,
                 token=token,
             )
-            options = placement.options(places) | {"name": f"engine-{index}", "max_concurrency": 2}
-            self.actors.append(ray.remote(EngineActor).options(**options).remote(server, checks))
+            actor = ray.remote(concurrency_groups={"watch": 1, "stop": 1})(EngineActor)
+            options = placement.options(places) | {"name": f"engine-{index}"}
+            self.actors.append(actor.options(**options).remote(server, checks))
 
     def __len__(self) -> int:
         return len(self.actors)

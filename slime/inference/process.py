@@ -160,8 +160,8 @@ class ServerProcess(ABC):
             raise InferenceError(f"{self.name} was never started, or is stopped")
         deadline = time.monotonic() + timeout
         attempts = 1
-        while not (self.is_healthy() and self._listens()):
-            status = self._process.poll()
+        while (process := self._process) is not None and not (self.is_healthy() and self._listens(process.pid)):
+            status = process.poll()
             if any(sign in self.log().lower() for sign in PORT_TAKEN):
                 if self._port_is_chosen or attempts == PORT_ATTEMPTS:
                     raise InferenceError(
@@ -175,12 +175,14 @@ class ServerProcess(ABC):
             elif time.monotonic() > deadline:
                 raise InferenceError(f"{self.name} is not up after {timeout:g} s.{self.log_tail()}")
             time.sleep(0.1)
+        if process is None:
+            raise InferenceError(f"{self.name} was stopped before it was up")
         self._release_ports()
 
-    def _listens(self) -> bool:
+    def _listens(self, supervisor: int) -> bool:
         """Whether it is our server that answers, and not another that took the port first."""
         try:
-            processes = psutil.Process(self._process.pid).children(recursive=True)
+            processes = psutil.Process(supervisor).children(recursive=True)
             listening = {
                 connection.laddr.port
                 for process in processes
