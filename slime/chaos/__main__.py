@@ -49,7 +49,7 @@ def impossible(kill: Kill, config: Config) -> str | None:
 def report(run: Run, tally: Tally, terminal: Terminal) -> list[str]:
     lines = ["", terminal.paint("faults", "bold")]
     for kill in run.kills:
-        then = "replaced, and the run went on"
+        then = "the run went on"
         if kill.ended_after is not None:
             then = f"the run ended within {seconds(kill.ended_after)}, and was started again"
         lines.append(f"  rollout {kill.rollout_id:<4} {kill.kind:<8} killed after {kill.after:5.2f} s   {then}")
