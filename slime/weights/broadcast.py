@@ -55,6 +55,7 @@ class BroadcastSync(WeightSync):
     def _join(self, address: str, engine_tp: int, backend: str, timeout: timedelta) -> None:
         """A group beside the default one: neither side may touch the other's world, so it cannot come from
         `new_group`."""
+        call_all(self.engines, "health")  # who joins waits for the others, for minutes: better not for one that is dead
         world_size = 1 + len(self.engines) * engine_tp
         store = dist.TCPStore(address, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
         joined = self.waiter.submit(

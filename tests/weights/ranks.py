@@ -56,6 +56,29 @@ def push_and_compare(
             sync.close()
 
 
+def push_to_a_dead_one_and_again(
+    directory: str, medium: str, engine: EngineControl, dead: EngineControl, scratch: str
+) -> str:
+    """What an update says that an engine is dead for; the other one gets its weights by the next."""
+    from slime.inference.errors import InferenceError
+    from slime.weights.equality import check_equal
+
+    with trainer(directory) as made:
+        said = ""
+        try:
+            make_sync(medium, made, [engine, dead], 1, 1 << 20).push(7)
+        except InferenceError as error:
+            said = str(error)
+        sync = make_sync(medium, made, [engine], 1, 1 << 20)
+        try:
+            scale_weights(made, 1.01)
+            sync.push(8)
+            check_equal(made, [engine], Path(scratch))
+        finally:
+            sync.close()
+    return said
+
+
 def compare_after_change(directory: str, engines: list[EngineControl], scratch: str) -> str:
     """What the comparison says when the trainer went on after the update."""
     from slime.weights.equality import WeightsDiffer, check_equal

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from slime.inference.client import GenerateClient
+from slime.inference.control import EngineControl
 from slime.inference.server import EngineServer
 from tests.conftest import START_TIMEOUT_S
 from tests.distributed import run_ranks
-from tests.weights.ranks import compare_after_change, push_and_compare
+from tests.weights.ranks import compare_after_change, push_and_compare, push_to_a_dead_one_and_again
 
 TP2 = ["--tensor-model-parallel-size", "2"]
 PP2 = ["--pipeline-model-parallel-size", "2"]
@@ -69,6 +70,14 @@ def test_tokens_carry_the_version(restored, tiny_model, tmp_path):
 
     (generation,) = asyncio.run(generate())
     assert generation.weight_versions == [("6", 4)]
+
+
+@pytest.mark.parametrize("medium", ["broadcast", "handles"])
+def test_a_dead_engine_fails_the_update_on_every_rank_and_the_next_one_is_whole(restored, tiny_model, tmp_path, medium):
+    dead = EngineControl("http://127.0.0.1:1", name="engine 1", index=1)
+    arguments = (str(tiny_model), medium, restored.control, dead, str(tmp_path))
+    for said in run_ranks(push_to_a_dead_one_and_again, 2, *arguments):
+        assert said.startswith("engine 1 at http://127.0.0.1:1: ") and "refused" in said
 
 
 def test_comparison_names_what_differs(restored, tiny_model, tmp_path):
