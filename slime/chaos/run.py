@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,10 +154,19 @@ class Run:
         try:
             yield process
         finally:
-            process.kill()
-            process.wait()
-            for left in marked(self.mark):
-                left.kill()
+            self._end(process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """In order, if it will: then the run's reaper clears what the killed have left."""
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+        process.kill()
+        deadline = time.monotonic() + END_S
+        while marked(self.mark) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        for left in marked(self.mark):
+            left.kill()
 
     def _say(self, text: str) -> None:
         print(f"chaos: {text}", file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ class Death:
     def at_start(cls, error: InferenceError) -> Self:
         """Of a server that should have come up again."""
         what, newline, log_tail = str(error).partition("\n")
-        return cls(f"did not come up again: {what}", newline + log_tail)
+        return cls(f"did not come up again: {what.removesuffix('.')}", newline + log_tail)
 
 
 @dataclass(frozen=True)
