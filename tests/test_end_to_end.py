@@ -183,7 +183,8 @@ def test_learns_while_generation_never_stops_even_if_it_is_killed(grpo, tmp_path
     assert ages <= {0, 1, 2}, "the weights of rollout n are version n"
     for group in read_rollout(tmp_path / "recorded" / "29.jsonl"):
         for sample in group:
-            assert sample.weight_version_starts[0] == 0 and len(sample.weight_version_starts) == len(sample.weight_versions)
+            assert sample.weight_version_starts[0] == 0
+            assert len(sample.weight_version_starts) == len(sample.weight_versions)
 
 
 def test_random_rewards_teach_nothing(grpo, tmp_path):

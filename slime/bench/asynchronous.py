@@ -1,11 +1,11 @@
 """async: how long a run takes whose generation never stops, beside one whose halves take turns, and what both have
 learnt.
 
-Both are train.py as users run it, with the same options but for --max-weight-staleness: real engine, router and trainer,
-the `sort` task of slime.tiny, the same devices, as many rollouts. The workload is that of agents: an environment takes
-its time over each answer, --median seconds or so, and for one sample in --rare 20 times as long; the time of a sample
-has nothing to do with its difficulty. Timed are the steps, from the first to the last, without start and evaluation. The
-reward is that of held-out prompts by the weights at the end.
+Both are train.py as users run it, with the same options but for --max-weight-staleness: real engine, router and
+trainer, the `sort` task of slime.tiny, the same devices, as many rollouts. The workload is that of agents: an
+environment takes its time over each answer, --median seconds or so, and for one sample in --rare 20 times as long; the
+time of a sample has nothing to do with its difficulty. Timed are the steps, from the first to the last, without start
+and evaluation. The reward is that of held-out prompts by the weights at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from slime.data.history import History
 from slime.data.ledger import State
 from slime.observe import RunDir, read_metrics
 from slime.observe.console import Console
+from slime.rollout.stream import TOO_OLD
 from slime.rollout.types import RolloutError
 from slime.tiny import Tiny, make_tiny
 
@@ -39,6 +39,7 @@ REPOSITORY = Path(slime.__file__).parents[1]
 TASK = "sort"
 SFT_ROLLOUTS = 50  # of 10 optimizer steps
 SPREAD = 0.3  # of the ordinary times, as the sigma of a log-normal distribution
+SAMPLES = 8  # a prompt
 SLOWER = 20  # than the median are the few
 TIMEOUT_S = 3600.0
 LOG_LINES = 8
@@ -115,12 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=count, default=16, metavar="N", help="of a rollout, 8 samples each [16]")
     parser.add_argument("--staleness", type=count, default=4, metavar="N", help="--max-weight-staleness [4]")
     parser.add_argument("--median", type=float, default=0.2, metavar="S", help="seconds of the environment [0.2]")
-    parser.add_argument("--rare", type=count, default=64, metavar="N", help="one sample in N takes 20 times as long [64]")
+    parser.add_argument("--rare", type=count, default=64, metavar="N", help="one sample in N takes 20 times it [64]")
     parser.add_argument("--cold-start", metavar="DIR", help="keep the model that both begin with here, or take it")
     parser.add_argument("--logs", metavar="DIR", help="keep the directories of all runs here")
-
-
-SAMPLES = 8  # a prompt
 
 
 def run(args: argparse.Namespace, options: list[str], console: Console) -> AsyncReport:
@@ -144,8 +142,8 @@ def run(args: argparse.Namespace, options: list[str], console: Console) -> Async
         with console.phase(f"{args.rollouts} rollouts out of generation that never stops"):
             asynchronous = measured(train(place / "async", [*common, *bound]))
     setup = (
-        f"{args.rollouts} rollouts of {args.prompts} prompts x {SAMPLES} samples, {args.median:g} s of an environment each,"
-        f" one in {args.rare} {SLOWER} times as long; at most {args.staleness} updates old"
+        f"{args.rollouts} rollouts of {args.prompts} prompts x {SAMPLES} samples, {args.median:g} s of an environment"
+        f" each, one in {args.rare} {SLOWER} times as long; at most {args.staleness} updates old"
     )
     return AsyncReport("async", setup, sync, asynchronous)
 
@@ -171,7 +169,7 @@ def add_times(tiny: Tiny, median: float, rare: int) -> None:
     rng = random.Random(0)
     lines = []
     for line in tiny.train.read_text(encoding="utf-8").splitlines():
-        times = [median * (SLOWER if rng.randrange(rare) == 0 else rng.lognormvariate(0, SPREAD)) for _ in range(SAMPLES)]
+        times = [median * (rng.lognormvariate(0, SPREAD) if rng.randrange(rare) else SLOWER) for _ in range(SAMPLES)]
         lines.append(json.dumps(json.loads(line) | {"metadata": {environment.SECONDS: times}}) + "\n")
     tiny.train.write_text("".join(lines), encoding="utf-8")
 
@@ -202,13 +200,13 @@ def measured(run_dir: Path) -> Side:
 
     with closing(History(RunDir.open(run_dir).ledger_file)) as history:
         counts = history.counts()
-        dropped = Counter({drop.reason.partition(":")[0]: drop.samples for drop in history.drops()})
+        dropped = sum(drop.samples for drop in history.drops() if drop.reason.startswith(TOO_OLD))
     ages = column("rollout/staleness/mean")
     return Side(
         seconds=sum(column("perf/step_time")),
         reward=column(f"eval/{TASK}")[-1],
         trained=counts[State.TRAINED].samples,
-        dropped=dropped["too old"],
+        dropped=dropped,
         age_mean=sum(ages) / len(ages) if ages else 0.0,
         age_max=int(max(column("rollout/staleness/max"), default=0)),
     )

@@ -1,6 +1,7 @@
 """The generate function of the async bench: an answer, and an environment that takes its time over it.
 
-How long is in the prompt's metadata, one number a sample: {"seconds": [0.2, 0.2, 4.0, ...]}. Held-out prompts have none.
+How long is in the prompt's metadata, a number for each sample: {"seconds": [0.2, 0.2, 4.0, ...]}. Held-out prompts have
+none.
 """
 
 from __future__ import annotations

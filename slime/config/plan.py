@@ -201,7 +201,7 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.async_depth:
         yield "the next rollout is generated while one is trained on, by weights that are one update older"
     if c.max_weight_staleness is not None:
-        how = {"wait": "training waits for what would become", "drop": "dropped is what is", "retry": "made anew is what is"}
+        how = {"wait": "training waits for what would be", "drop": "dropped is what is", "retry": "remade is what is"}
         yield (
             f"generation never stops; what is trained on is at most {_n(c.max_weight_staleness, 'weight update')} old,"
             f" {how[c.stale_group_policy]} older"

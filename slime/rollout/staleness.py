@@ -19,8 +19,7 @@ from slime.rollout.types import Group, flatten
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What may be begun, and what has to be waited for, so that nothing older than `staleness` updates is trained on: the
-    arithmetic of it.
+    """What may be begun, and what has to be waited for, so that nothing older than `staleness` updates is trained on.
 
     Held: if a batch takes what was begun first, and waits until what it leaves `fits`, then what `limit` allowed to be
     begun is never too old, in whatever order it ends.

@@ -3,9 +3,9 @@
 Nothing is stopped when a batch is full: what is under way then is for a later one. The engines get new weights in the
 middle of it; each token says which weights made it.
 
-Held: no token of a batch is older than --max-weight-staleness updates when it is handed over; no more is begun than can
-be trained on by then, nor than the run needs; what is finished first joins the batch, the longest begun before others; a
-group is in one batch, put back once to be generated anew, or dropped with a reason.
+Held: no token of a batch is older than --max-weight-staleness updates when it is handed over; no more is begun than
+can be trained on by then, nor than the run needs; of what is finished a batch takes what was begun first; a group is in
+one batch, put back once to be generated anew, or dropped with a reason.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from slime.rollout.generator import Generator, Job
 from slime.rollout.orders import Collected, Finished, Orders, place
 from slime.rollout.staleness import Bound, age, staleness_metrics
 from slime.rollout.types import RolloutError, flatten
+
+TOO_OLD = "too old"  # how the reason begins of what is dropped for its age
 
 
 class Stream:
@@ -61,7 +63,7 @@ class Stream:
         return collected
 
     async def _is_there(self, rollout_id: int, version: int) -> bool:
-        """Whether there is a whole batch, without anything that is too old, and none to wait for that would become so."""
+        """Whether there is a whole batch, without what is too old, and nothing to wait for that would become so."""
         passed, self.passed = self.passed, []
         stale = []
         for finished in passed:
@@ -89,7 +91,7 @@ class Stream:
         again = " once more" if order.fresh is not None else ""
         self.orders.drop(
             order,
-            f"too old{again}: {age(group, version)} weight updates, more than --max-weight-staleness"
+            f"{TOO_OLD}{again}: {age(group, version)} weight updates, more than --max-weight-staleness"
             f" {self.bound.staleness}",
         )
 

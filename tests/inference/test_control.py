@@ -102,10 +102,15 @@ def test_weights_changed_in_the_middle_of_a_sample(
 
 
 def test_after_a_change_nothing_is_left_of_the_old_weights_but_the_tokens(
-    control: EngineControl, engine: EngineServer, client: GenerateClient, reference: Reference, changed: Reference, run: Run
+    control: EngineControl,
+    engine: EngineServer,
+    client: GenerateClient,
+    reference: Reference,
+    changed: Reference,
+    run: Run,
 ) -> None:
     """As WeightSync does it: what is under way is retracted, caches are flushed, and the new weights read all tokens
-    again. So each log-prob is that of one model, given all before it; with old keys and values it would be of neither."""
+    again. So each log-prob is of one model, given all before it; with old keys and values it would be of neither."""
 
     async def change_midway() -> list[Generation]:
         request = asyncio.create_task(client.generate(PROMPT, LONG, n=2))
