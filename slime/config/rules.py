@@ -127,7 +127,8 @@ def _something_is_traced(c: Config) -> Iterator[Problem]:
         return
     first, end = c.profile_step_start, c.profile_step_end
     if first >= end:
-        yield Problem("--profile-step-end", f"{end} is not above --profile-step-start {first}", "it is not traced itself")
+        what = f"{end} is not above --profile-step-start {first}"
+        yield Problem("--profile-step-end", what, "it is the first rollout that is not traced")
     elif c.num_rollout is not None and first >= c.num_rollout:
         what = f"{first} is after the last of the {c.num_rollout} rollouts"
         yield Problem("--profile-step-start", what, "rollouts count from 0, e.g. --profile-step-start 1")

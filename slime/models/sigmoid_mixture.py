@@ -4,8 +4,8 @@ A few dense layers, then mixtures: experts that every token passes, beside route
 sigmoid of their logits; the top ones are chosen by score plus a bias that balances their load, within the groups of
 experts that score best; the chosen scores, without the bias, are normalised and scaled.
 
-Layers beyond `num_hidden_layers` predict further tokens (multi-token prediction). Unless multi_token.py adds them to the
-model they are not trained, and not sent to the engines; a saved checkpoint has them as its source has them.
+Layers beyond `num_hidden_layers` predict further tokens (multi-token prediction). Unless multi_token.py adds them to
+the model they are not trained, and not sent to the engines; a saved checkpoint has them as its source has them.
 """
 
 from __future__ import annotations

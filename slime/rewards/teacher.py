@@ -1,4 +1,5 @@
-"""--custom-rm-path slime.rewards.teacher.ask_teacher: on-policy distillation from a model that SGLang serves at --rm-url.
+"""--custom-rm-path slime.rewards.teacher.ask_teacher: on-policy distillation from a model that SGLang serves, at
+--rm-url.
 
 The teacher reads the tokens of a sample, prompt and response, so it has the policy's vocabulary. What it says of each
 response token goes into `teacher_log_probs`; the reward is 0, so that nothing else is learnt from.
@@ -30,7 +31,7 @@ async def ask_teacher(args: Any, sample: Any, **_: Any) -> float:
         except (LookupError, TypeError, ValueError):
             raise RewardFailure(f"{sample.name}: the teacher at {args.rm_url} answered {answer!r:.200}") from None
         if read != list(sample.tokens[-count:]):
-            raise RewardFailure(f"{sample.name}: the teacher at {args.rm_url} read {len(read)} of {count} response tokens")
+            raise RewardFailure(f"{sample.name}: the teacher at {args.rm_url} read other tokens than were sampled")
         sample.teacher_log_probs = said
     else:
         sample.teacher_log_probs = []

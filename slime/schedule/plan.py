@@ -95,7 +95,7 @@ def plan(
 def pack(
     ranks: list[list[int]], lengths: list[int], micro_batch_size: int | None, max_tokens: int | None, multiple: int
 ) -> list[list[list[int]]]:
-    """Micro-batches of each rank of one pass: equally many, and a multiple of `multiple`. Limits are those of `plan`."""
+    """Micro-batches of each rank of one pass: equally many, and a multiple of `multiple`. The limits are `plan`'s."""
     if max_tokens is None:
         most = max(len(samples) for samples in ranks)
         count = _round_up(-(-most // micro_batch_size), multiple)

@@ -1,7 +1,7 @@
 """--record-memory-history: what allocates memory in a training process, from its start on.
 
-torch records PyTorch's allocator of the GPU (the file opens at pytorch.org/memory_viz), memray the host's memory (`memray
-flamegraph FILE`). Written once: after --memory-snapshot-num-steps rollouts, or when the run ends.
+torch records PyTorch's allocator of the GPU (the file opens at pytorch.org/memory_viz), memray the host's memory
+(`memray flamegraph FILE`). Written once: after --memory-snapshot-num-steps rollouts, or when the run ends.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ async def until_generating(engine: EngineServer) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_teacher_says_of_each_response_token_what_hf_says(engine: EngineServer, reference: Reference, run: Run) -> None:
+def test_a_teacher_says_of_each_token_what_hf_says(engine: EngineServer, reference: Reference, run: Run) -> None:
     prompt, response = [5, 6, 7], [20, 21, 3, 40]
     sample = Sample(tokens=prompt + response, response_length=len(response))
     assert run(ask_teacher(SimpleNamespace(rm_url=engine.url, rm_timeout=60), sample)) == 0

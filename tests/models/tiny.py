@@ -73,14 +73,15 @@ LENGTHS = [8, 1, 12]  # of the sequences in TOKENS
 
 
 def make_checkpoint(
-    directory: Path, kind: str, dtype: torch.dtype = torch.float32, layers: int = COMMON["num_hidden_layers"], **save: Any
+    directory: Path, kind: str, dtype: torch.dtype = torch.float32, *, layers: int | None = None, **save: Any
 ) -> Path:
     """A random checkpoint of that kind, written by transformers; `save` goes to save_pretrained."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
     config = {key: value for key, value in KINDS[kind].items() if value is not None or key == "q_lora_rank"}
-    config["num_hidden_layers"] = layers
+    if layers is not None:
+        config["num_hidden_layers"] = layers
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     with torch.no_grad():
         for name, tensor in model.state_dict().items():  # with the biases of routers, which are buffers

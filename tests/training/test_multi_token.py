@@ -1,4 +1,4 @@
-"""Layers for multi-token prediction: what they compute, what they learn, and what the rest of the model learns of it."""
+"""Layers for multi-token prediction: what they compute and learn, and what the rest of the model learns of it."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ LAYOUTS = {
     "PP2, everything in the loss": Layout(2, PP2, {"micro_batch_size": 5}, shared=EVERYTHING),
     "PP2 with two virtual stages": Layout(2, VPP2, {"micro_batch_size": 2, "micro_batch_multiple": 2}, model="deep"),
     "CP2": Layout(2, CP2),
-    "CP2, gathered": Layout(2, CP2 + ("--allgather-cp",)),
+    "CP2, gathered": Layout(2, (*CP2, "--allgather-cp")),
     "CP2, everything in the loss": Layout(2, CP2, {"micro_batch_size": 5}, shared=EVERYTHING),
     "CP2, what is of whole samples": Layout(2, CP2, {"micro_batch_size": 5}, shared=OF_WHOLE_SAMPLES),
     "CP2, returns": Layout(2, CP2, shared=RETURNS),

@@ -366,5 +366,6 @@ def test_hooks_of_training_are_called_in_order(tiny_model):
     ((calls, beyond, same),) = run_ranks(calls_of_hooks, 1, str(tiny_model))
     scoring = [("log_prob", "ref_", 1), ("log_prob", "", 1)]
     assert same == ["model.embed_tokens.weight"]  # the provider took its gradient
-    assert calls == [("init", 1e-3, True), ("provide", True, True, None), *scoring, ("step", 7, 0, 0), ("step", 7, 1, 1)]
+    start = [("init", 1e-3, True), ("provide", True, True, None)]
+    assert calls == [*start, *scoring, ("step", 7, 0, 0), ("step", 7, 1, 1)]
     assert beyond == [0, 0]  # rows are multiples of --data-pad-size-multiplier

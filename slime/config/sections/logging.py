@@ -60,7 +60,7 @@ class Debug(Section):
     )
     profile_target: Literal["train_overall", "train_actor", "train_log_probs"] | None = option(
         None,
-        "Trace by torch.profiler, in profiles/ of the run's directory: all of a rollout's training, its optimizer steps,"
+        "Trace by torch.profiler, in profiles/ of the run's directory: all of a rollout's training, its steps,"
         " or the passes that compute log-probs before.",
     )
     profile_step_start: Index = option(10, "First rollout that is traced.")
