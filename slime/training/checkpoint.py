@@ -42,6 +42,7 @@ from slime.training.random_state import random_states, set_random_states
 from slime.training.saved import STATE, Progress, Saved, head_of, layout_of, metadata, named, sharded_weights
 
 REFERENCE = "ref."  # before names of the reference's tensors
+FULL_BYTES = 2**22  # a disk that has less room is taken for full
 
 
 @dataclass
@@ -233,10 +234,11 @@ def _explained(partial: Path) -> Iterator[None]:
         reason = str(error)
         if isinstance(error, CheckpointException):  # of one or several ranks; the last line of each says what it was
             reason = "; ".join(dict.fromkeys(str(of_rank[0]) for of_rank in error.failures.values()))
+        if free < FULL_BYTES:  # Megatron's words don't say so
+            reason = "the disk is full"
         raise CheckpointError(
-            f"can't write a checkpoint to {partial.parent}: {reason}. Its disk had"
-            f" {free / 1e6:,.0f} MB free then. The checkpoint before is as it was: mend"
-            " this, and go on from there with --load"
+            f"can't write a checkpoint to {partial.parent}: {reason} ({free / 1e6:,.0f} MB free). The checkpoint before is"
+            " as it was: mend this, and go on from there with --load"
         ) from error
 
 
