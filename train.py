@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from slime.config import Config, from_command_line
 from slime.data.inspect import unusable_data
+from slime.inference.commands import command_lines
 from slime.observe import Console, Recorder, RunDir, RunDirError, TrackerError, make_trackers, print_summary
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def train(config: Config, job: Job, evaluation: Evaluation, recorder: Recorder) 
 
 
 def main() -> None:
-    config = from_command_line(look_inside=unusable_data)
+    config = from_command_line(look_inside=unusable_data, commands=command_lines)
     # Ray takes a second to import, which --help, --check and a misspelled option need not wait for.
     from slime.cluster.evaluation import Evaluation
     from slime.cluster.job import Job

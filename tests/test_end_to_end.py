@@ -192,9 +192,13 @@ def test_random_rewards_teach_nothing(grpo, tmp_path):
     assert shortcomings(tmp_path / "run") != []
 
 
-def test_tensor_parallel_training_into_two_engines(grpo, tmp_path):
+def test_tensor_parallel_training_into_engines_of_two_sizes(grpo, tmp_path):
     """The comparison stops the run if the engines have other weights than the trainers after any update."""
-    options = ["--no-colocate", "--tensor-model-parallel-size", "2", "--rollout-num-gpus", "2", "--cpu-slots", "4"]
+    groups = tmp_path / "groups.yaml"
+    server_groups = [{"num_gpus": 2, "num_gpus_per_engine": 2}, {"num_gpus": 1, "overrides": {"dtype": "float32"}}]
+    groups.write_text(json.dumps({"sglang": [{"name": "policy", "server_groups": server_groups}]}))
+    options = ["--no-colocate", "--tensor-model-parallel-size", "2", "--rollout-num-gpus", "3", "--cpu-slots", "5"]
+    options += ["--sglang-config", str(groups)]
     train(tmp_path, *grpo, *options, "--num-rollout", "2", "--skip-eval-before-train", "--check-weight-update-equal")
     assert len(column(tmp_path / "run", "rollout/raw_reward")) == 2
 

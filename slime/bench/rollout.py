@@ -26,6 +26,7 @@ from slime.bench.arguments import count
 from slime.bench.plain import PlainClient
 from slime.bench.report import Report, Row
 from slime.config import Config, load
+from slime.config.engine_groups import planned_engines, served_models
 from slime.data.sample import Sample
 from slime.inference.client import GenerateClient
 from slime.inference.errors import InferenceError
@@ -147,7 +148,10 @@ def run(args: argparse.Namespace, options: list[str], console: Console) -> Repor
         config = make_config(args, model, options)
         on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
         engine = EngineServer.from_config(
-            config, index=0, device="cuda" if on_gpu else "cpu", log_path=logs / "engine.log"
+            config,
+            planned_engines(served_models(config))[0],
+            device="cuda" if on_gpu else "cpu",
+            log_path=logs / "engine.log",
         )
         router = stack.enter_context(Router(log_path=logs / "router.log", options=config.router))
         with console.phase(f"starting an engine with {model}"):

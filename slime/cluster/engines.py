@@ -1,4 +1,5 @@
-"""The inference engines as Ray actors. Each owns one SGLang server, a process of its own on the actor's node."""
+"""The inference engines as Ray actors. Each owns one SGLang server, a process of its own on the actor's node, or knows
+one that somebody else started."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ import ray
 
 from slime.cluster.placement import Placement, PlacementError
 from slime.config import Config
+from slime.config.engine_groups import ServedModel, planned_engines
 from slime.inference.control import EngineControl
 from slime.inference.errors import InferenceError
+from slime.inference.external import ExternalEngine
 from slime.inference.server import EngineServer
 from slime.inference.watch import Checks, Death, Watch
 
@@ -25,7 +28,7 @@ class EngineActor:
     its death.
     """
 
-    def __init__(self, server: EngineServer, checks: Checks | None) -> None:
+    def __init__(self, server: EngineServer | ExternalEngine, checks: Checks | None) -> None:
         self.server, self.checks = server, checks
         self.asleep: set[str] = set()  # what of its memory the server has released
         self.watching = Watch(server, self._ask, checks)
@@ -87,7 +90,14 @@ class Engines:
     """All engines of a run. Their servers start at once; what a method returns is one reference an engine."""
 
     def __init__(
-        self, config: Config, placement: Placement, *, device: Literal["cpu", "cuda"], logs: Path, token: str | None
+        self,
+        config: Config,
+        models: Sequence[ServedModel],
+        placement: Placement,
+        *,
+        device: Literal["cpu", "cuda"],
+        logs: Path,
+        token: str | None,
     ) -> None:
         for index, places in enumerate(placement.engines):
             if len({place.node for place in places}) > 1:
@@ -95,20 +105,22 @@ class Engines:
                     f"engine {index} would span nodes, which is not supported yet: choose a"
                     " --rollout-num-gpus-per-engine of at most --num-gpus-per-node"
                 )
-        self.actors = []
-        checks = Checks.from_config(config)
-        for index, places in enumerate(placement.engines):
-            server = EngineServer.from_config(
-                config,
-                index=index,
-                device=device,
-                log_path=logs / f"engine-{index}.log",
-                host=places[0].host,
-                token=token,
-            )
+        if device == "cpu" and any(model.is_disaggregated for model in models):
+            raise PlacementError("prefill and decode engines need GPUs, and the cluster has none")
+        self.actors, self.in_turns = [], []
+        checks, seats = Checks.from_config(config), iter(placement.engines)
+        for engine in planned_engines(models):
+            if engine.address is not None:
+                server, options = ExternalEngine(engine.address, engine.index), {"num_cpus": 0}
+            else:
+                places = next(seats)
+                log, host, options = logs / f"engine-{engine.index}.log", places[0].host, placement.options(places)
+                server = EngineServer.from_config(config, engine, device=device, log_path=log, host=host, token=token)
             actor = ray.remote(concurrency_groups={"watch": 1, "stop": 1})(EngineActor)
-            options = placement.options(places) | {"name": f"engine-{index}"}
+            options |= {"name": f"engine-{engine.index}"}
             self.actors.append(actor.options(**options).remote(server, checks))
+            if engine.model.update_weights or engine.first_device < len(placement.train):
+                self.in_turns.append(self.actors[-1])
 
     def __len__(self) -> int:
         return len(self.actors)
@@ -126,10 +138,11 @@ class Engines:
         return self.actors[index].restart.remote(timeout)
 
     def sleep(self) -> list[ray.ObjectRef]:
-        return [actor.sleep.remote() for actor in self.actors]
+        """Of those that take turns with training, or have to wait for its weights."""
+        return [actor.sleep.remote() for actor in self.in_turns]
 
     def wake(self, tags: Sequence[Literal["weights", "kv_cache"]]) -> list[ray.ObjectRef]:
-        return [actor.wake.remote(tags) for actor in self.actors]
+        return [actor.wake.remote(tags) for actor in self.in_turns]
 
     def stop(self) -> list[ray.ObjectRef]:
         return [actor.stop.remote() for actor in self.actors]

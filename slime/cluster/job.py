@@ -27,6 +27,7 @@ from slime.cluster.trainers import Trained, Trainers
 from slime.cluster.turns import Turn, Turns
 from slime.cluster.wait import wait
 from slime.config import Config
+from slime.config.engine_groups import served_models
 from slime.inference.watch import Checks
 from slime.observe import Console
 
@@ -60,13 +61,14 @@ class Job:
 
     def _start(self) -> None:
         config, session = self.config, self.session
+        models = served_models(config)
         plan = placement.plan_for(config)
         seats = placement.place(plan, session)
         device = "cuda" if session.resource == "GPU" else "cpu"
         token = None if _all_on_loopback(seats) else secrets.token_urlsafe(32)
         with self.console.phase(f"starting {plan}"):
             # Engines take longest, so they go first; everything else starts meanwhile.
-            self.engines = Engines(config, seats, device=device, logs=session.logs, token=token)
+            self.engines = Engines(config, models, seats, device=device, logs=session.logs, token=token)
             self.stops.append(self.engines.stop)
             self.watched = [self.engines.watch(index) for index in range(len(self.engines))]
             self.buffer = buffer = Buffer.start()
@@ -78,6 +80,7 @@ class Job:
                 )
             self.rollouts = Rollouts(
                 config,
+                models,
                 buffer,
                 dp_size=len(seats.train) // _model_parallel_size(config),
                 logs=session.logs,
@@ -93,13 +96,13 @@ class Job:
                 self.stops.append(self.critics.close)
                 others += self.critics.start()
             if len(self.engines):
-                others.append(self.rollouts.start_router())
+                others.append(self.rollouts.start_routers())
             started = self.wait([*training, *others], "training ranks, data buffer and router to start", START_S)
             loaded, version = started[0] if len(self.trainers) else (-1, 0)
             self.first_rollout = loaded + 1 if config.start_rollout_id is None else config.start_rollout_id
             rolled_back = self.wait(buffer.resume(self.first_rollout), "the data buffer to find its place", START_S)
-            if len(self.engines) and config.sglang_router_ip is None:
-                self.watched.append(self.rollouts.watch())
+            if len(self.engines):
+                self.watched += [self.rollouts.watch(model) for model in self.rollouts.own_routers]
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
             self.wait(self.rollouts.connect(controls, START_S), "the router to find the engines", START_S)
         critics = self.critics.ranks if self.critics is not None else []

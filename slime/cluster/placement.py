@@ -26,6 +26,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from slime.cluster.wait import wait
+from slime.config.engine_groups import EngineGroup, served_models
 
 if TYPE_CHECKING:
     from slime.cluster.session import Session
@@ -48,7 +49,7 @@ class Seat:
 class Plan:
     """What a run asks for: the devices of each bundle, the seat of each training rank, the seats of each engine.
 
-    Training's bundles come first, then those of the critic alone, then those of the engines alone; each of one size. A
+    Training's bundles come first, then those of the critic alone, each of one size, then those of the engines alone. A
     critic that shares the devices of training has the seats of its ranks.
     """
 
@@ -74,55 +75,67 @@ class Plan:
             parts.append(f"{engines} on {len(shared)} of them in turns")
         if rollout - shared:
             parts.append(f"{len(rollout - shared)} {'more for the engines' if shared else 'for ' + engines}")
+        if free := self.devices - len(rollout.union(self.train, self.critic)):
+            parts.append(f"{free} kept free")
         return f"{self.devices} device{'s' * (self.devices != 1)} ({', '.join(parts)})"
 
 
 def plan(
     train_nodes: int,
     train_per_node: int,
-    rollout_devices: int,
-    per_engine: int,
+    engines: Sequence[EngineGroup],
     per_node: int,
     colocate: bool,
     critic: tuple[int, int] | None = None,
 ) -> Plan:
-    """The plan for `train_nodes` x `train_per_node` ranks and engines of `per_engine` devices on `rollout_devices`.
+    """The plan for `train_nodes` x `train_per_node` ranks and these groups of engines; a group that is a placeholder
+    has devices that nobody sits on.
 
     `per_node` is the size of a node: an engine larger than it spans several whole nodes. `critic` is (nodes, devices on
     each) of a critic's own, (0, 0) for one that shares those of training. Raises PlacementError.
     """
-    if rollout_devices % per_engine:
-        raise PlacementError(
-            f"--rollout-num-gpus {rollout_devices} is not a multiple of --rollout-num-gpus-per-engine {per_engine}"
-        )
-    if per_engine > per_node and per_engine % per_node:
-        raise PlacementError(
-            f"an engine of {per_engine} devices spans nodes of {per_node} (--num-gpus-per-node): it takes whole ones"
-        )
     bundles = [train_per_node] * train_nodes
     train = [Seat(bundle, index) for bundle, size in enumerate(bundles) for index in range(size)]
-    shared = min(rollout_devices, len(train)) if colocate else 0
-    if shared and per_engine % train_per_node and train_per_node % per_engine:
-        raise PlacementError(
-            f"colocated engines of {per_engine} devices straddle nodes of {train_per_node} training devices: "
-            f"one of --rollout-num-gpus-per-engine and --actor-num-gpus-per-node must divide the other"
-        )
-    if shared % per_engine:
-        raise PlacementError(
-            f"a colocated engine of {per_engine} devices would have only {shared % per_engine} of its devices among "
-            f"the {len(train)} that train: make these a multiple of --rollout-num-gpus-per-engine"
-        )
     critics = list(train) if critic == (0, 0) else []
     for _ in range(critic[0] if critic else 0):
         critics += [Seat(len(bundles), index) for index in range(critic[1])]
         bundles.append(critic[1])
-    rollout = train[:shared]
-    piece = min(per_engine, per_node)
-    for _ in range((rollout_devices - shared) // piece):
-        rollout += [Seat(len(bundles), index) for index in range(piece)]
-        bundles.append(piece)
-    engines = [tuple(rollout[i : i + per_engine]) for i in range(0, len(rollout), per_engine)]
-    return Plan(tuple(bundles), tuple(train), tuple(engines), tuple(critics))
+    shared = list(train) if colocate else []
+    seats: list[tuple[Seat, ...]] = []
+    for group in engines:
+        free = group.worker_type == "placeholder"
+        size = 1 if free else group.num_gpus_per_engine
+        if group.num_gpus % size:
+            raise PlacementError(f"engines of {size} devices do not divide a group of {group.num_gpus}")
+        for _ in range(group.num_gpus // size):
+            engine, shared = shared[:size], shared[size:]
+            if not engine:
+                pieces = _pieces(size, per_node)
+                engine = [Seat(len(bundles) + i, index) for i, piece in enumerate(pieces) for index in range(piece)]
+                bundles += pieces
+            elif len(engine) < size:
+                raise PlacementError(
+                    f"a colocated engine of {size} devices would have only {len(engine)} of its devices among "
+                    f"the {len(train)} that train: make these a multiple of --rollout-num-gpus-per-engine"
+                )
+            elif engine[0].index and engine[0].bundle != engine[-1].bundle:
+                raise PlacementError(
+                    f"a colocated engine of {size} devices straddles nodes of {train_per_node} training devices: one"
+                    " of --rollout-num-gpus-per-engine and --actor-num-gpus-per-node must divide the other"
+                )
+            if not free:
+                seats.append(tuple(engine))
+    return Plan(tuple(bundles), tuple(train), tuple(seats), tuple(critics))
+
+
+def _pieces(size: int, per_node: int) -> list[int]:
+    """The devices of an engine of its own on each of its nodes."""
+    if size > per_node and size % per_node:
+        raise PlacementError(
+            f"an engine of {size} devices spans nodes of {per_node} (--num-gpus-per-node): it takes whole ones"
+        )
+    piece = min(size, per_node)
+    return [piece] * (size // piece)
 
 
 def plan_for(config: Config) -> Plan:
@@ -134,8 +147,7 @@ def plan_for(config: Config) -> Plan:
     return plan(
         train_nodes=0 if config.debug_rollout_only else config.actor_num_nodes,
         train_per_node=config.actor_num_gpus_per_node,
-        rollout_devices=config.rollout_num_gpus if config.has_engines else 0,
-        per_engine=config.rollout_num_gpus_per_engine,
+        engines=[group for model in served_models(config) for group in model.groups],
         per_node=config.num_gpus_per_node,
         colocate=config.colocate,
         critic=critic,
@@ -207,13 +219,20 @@ def place(plan: Plan, session: Session, timeout: float = 60.0) -> Placement:
     training = len({seat.bundle for seat in plan.train})
     critics = len({seat.bundle for seat in plan.critic} - {seat.bundle for seat in plan.train})
     kinds = bundles[:training], bundles[training : training + critics], bundles[training + critics :]
-    bundles = [bundle for kind in kinds for bundle in sorted(kind, key=_node_of)]
+    bundles = [bundle for kind in kinds for bundle in _by_node(kind)]
     return Placement(
         train=tuple(bundles[seat.bundle][seat.index] for seat in plan.train),
         engines=tuple(tuple(bundles[seat.bundle][seat.index] for seat in engine) for engine in plan.engines),
         critic=tuple(bundles[seat.bundle][seat.index] for seat in plan.critic),
         group=group,
     )
+
+
+def _by_node(bundles: list[list[Place]]) -> list[list[Place]]:
+    """In the order of their nodes, but with a bundle of each size where there was one of that size."""
+    ordered = sorted(bundles, key=_node_of)
+    of_size = {size: iter([bundle for bundle in ordered if len(bundle) == size]) for size in set(map(len, bundles))}
+    return [next(of_size[len(bundle)]) for bundle in bundles]
 
 
 def _node_of(bundle: list[Place]) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ class Server:
 
 class Recovery:
     """`controls` are those of the engines that are up, `watches` the references to the death of each, and then of the
-    router where there is one. Without `checks` nobody comes back: those references fail.
+    router of each model. Without `checks` nobody comes back: those references fail.
     `may_start` is unset while engines may not start, since training has their memory."""
 
     def __init__(
@@ -76,8 +76,13 @@ class Recovery:
             for control in controls
         ]
         self.routers = [
-            Server("router", rollouts.watch, lambda: rollouts.restart_router(RESTART_S), pending)
-            for pending in watches[len(controls) :]
+            Server(
+                "router" if len(rollouts.own_routers) == 1 else f"router of {model}",
+                watch=lambda model=model: rollouts.watch(model),
+                restart=lambda model=model: rollouts.restart_router(model, RESTART_S),
+                pending=pending,
+            )
+            for model, pending in zip(rollouts.own_routers, watches[len(controls) :], strict=True)
         ]
         self.restarts = dict.fromkeys(("rollout/engine_restarts", "rollout/router_restarts"), 0)
 
@@ -89,12 +94,13 @@ class Recovery:
     @property
     def up(self) -> list[EngineControl]:
         """The engines that could be given weights."""
-        return [engine.control for engine in self.engines if engine.control is not None]
+        controls = [engine.control for engine in self.engines if engine.control is not None]
+        return [control for control in controls if control.gets_weights]
 
     @property
     def returned(self) -> list[EngineControl]:
         """Those of them that have been started again, and still have the weights of the checkpoint."""
-        return [engine.control for engine in self.engines if engine.control is not None and not engine.serves]
+        return [engine.control for engine in self.engines if engine.control in self.up and not engine.serves]
 
     def look(self) -> None:
         """Sees who has died and who is up again, and starts what may be started. Raises ActorFailed when a server
@@ -166,7 +172,9 @@ class Recovery:
         server.down, server.control, server.pending = False, control, server.watch()
         if kind == "router":
             self._route()
-            self.console.say(f"router is up again, {_since(server.died)} after it died")
+            self.console.say(f"{server.name} is up again, {_since(server.died)} after it died")
+        elif not control.gets_weights:
+            self.serve([control], "the weights of its own model")
 
     def _route(self) -> None:
         """Tells the router which engines serve."""

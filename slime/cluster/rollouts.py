@@ -5,94 +5,81 @@ What travels through the driver are references, one a data-parallel rank, and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import ray
 
 from slime.cluster.buffer import Buffer
+from slime.cluster.route import Route
 from slime.config import Config
+from slime.config.engine_groups import ServedModel, policy_of
 from slime.data.sample import Sample
 from slime.inference.control import EngineControl
-from slime.inference.errors import InferenceError
-from slime.inference.router import ExternalRouter, router_from_config
-from slime.inference.watch import Checks, Death, Watch
+from slime.inference.watch import Death
 from slime.rollout.producer import Producer
 
-END_S = 10.0  # from when the router no longer answers until its process has ended, if it does
 Made = tuple[list[ray.ObjectRef], dict[str, float]]
 Evaluated = tuple[dict[str, float], dict[str, Iterable[Sample]]]
 
 
 class RolloutActor:
-    """Owns the router, a process of its own, where there are engines to route to. Made, started, connected, in this
-    order; threads: one for rollouts, one for evaluations beside them, one that watches the router, one for engines and
-    a router that come back."""
+    """Owns the routers, processes of their own, where there are engines to route to. Made, started, connected, in this
+    order; threads: one for rollouts, one for evaluations beside them, one that watches each router, one for engines and
+    routers that come back."""
 
-    def __init__(self, config: Config, buffer: Buffer, dp_size: int, logs: Path, token: str | None) -> None:
-        self.config, self.buffer, self.dp_size, self.logs, self.token = config, buffer, dp_size, logs, token
-        self.router = self.producer = self.watching = None
-        self.engines: list[EngineControl] = []
+    def __init__(
+        self,
+        config: Config,
+        models: Sequence[ServedModel],
+        buffer: Buffer,
+        dp_size: int,
+        logs: Path,
+        token: str | None,
+    ) -> None:
+        self.config, self.models, self.buffer, self.dp_size = config, models, buffer, dp_size
+        self.logs, self.token = logs, token
+        self.routes: dict[str, Route] = {}
+        self.producer: Producer | None = None
 
-    def start_router(self) -> None:
-        """It comes up by itself from here on."""
+    def start_routers(self) -> None:
+        """They come up by themselves from here on."""
         host = ray.util.get_node_ip_address()
-        self.router = router_from_config(self.config, log_path=self.logs / "router.log", host=host, token=self.token)
-        self.router.start()
-        self._watch_anew()
-
-    def _watch_anew(self) -> None:
-        if not isinstance(self.router, ExternalRouter):
-            self.watching = Watch(self.router, self.router.answer, Checks.from_config(self.config))
+        for model in self.models:
+            is_policy = model is policy_of(self.models)
+            self.routes[model.name] = Route(
+                self.config, model, is_policy=is_policy, logs=self.logs, host=host, token=self.token
+            )
+            self.routes[model.name].start()
 
     def connect(self, engines: list[EngineControl], timeout: float) -> None:
-        """Puts the engines behind the router; users' functions find its address in the configuration."""
+        """Puts the engines behind the routers; users' functions find their addresses in the configuration."""
         if engines:
-            self.router.wait_ready(timeout)
-            self.engines = engines
-            self._add_workers(timeout)
-            self.config = self.config.replace(sglang_router_ip=self.router.host, sglang_router_port=self.router.port)
-        self.producer = Producer(self.config, self.buffer, self.token, engines)
-
-    def _add_workers(self, timeout: float) -> None:
-        self.router.add_workers([engine.url for engine in self.engines], timeout, token=self.token)
-        if self.watching is not None:
-            self.watching.server_is_up()
+            for route in self.routes.values():
+                route.connect(engines, timeout)
+            routers = {name: route.address for name, route in self.routes.items()}
+            self.config = self.config.with_routers(policy_of(self.models).name, routers, self.token)
+        self.producer = Producer(self.config, self.buffer, self.token, self._of_the_policy(engines))
 
     @ray.method(concurrency_group="recovery")
     def serve(self, engines: list[EngineControl], timeout: float) -> None:
-        """From now on these are the engines. Nothing is lost when the router, or one of them, dies at this moment: once
+        """From now on these are the engines. Nothing is lost when a router, or one of them, dies at this moment: once
         that is known, this is called again."""
-        gone, self.engines = set(self.engines) - set(engines), engines
-        self.producer.serve(engines)
-        try:
-            for engine in gone:
-                self.router.remove_worker(engine.url, timeout)
-            self._add_workers(timeout)
-        except InferenceError:
-            if all(engine.answers(END_S) for engine in engines) and not self.router.has_ended(END_S):
-                raise
+        self.producer.serve(self._of_the_policy(engines))
+        for route in self.routes.values():
+            route.serve(engines, timeout)
 
     @ray.method(concurrency_group="recovery")
-    def restart_router(self, timeout: float) -> Death | None:
+    def restart_router(self, model: str, timeout: float) -> Death | None:
         """Starts it on its old port, without engines. Returns how it failed to."""
-        self._watch_anew()
-        try:
-            self.router.restart(timeout)
-        except InferenceError as error:
-            return Death.at_start(error)
-        return None
+        return self.routes[model].restart(timeout)
 
     @ray.method(concurrency_group="watch")
-    def watch(self) -> Death | None:
-        """Returns when the router is stopped. When it ends by itself, its death; without --use-fault-tolerance that is
-        an InferenceError, since clients would wait for it for hours."""
-        death = self.watching.death() if self.watching is not None else None
-        if death is not None and not self.config.use_fault_tolerance:
-            raise InferenceError(
-                f"router {death.cause}. With --use-fault-tolerance it is started again.{death.log_tail}"
-            )
-        return death
+    def watch(self, model: str) -> Death | None:
+        return self.routes[model].watch()
+
+    def _of_the_policy(self, engines: list[EngineControl]) -> list[EngineControl]:
+        return [engine for engine in engines if engine.model == policy_of(self.models).name]
 
     def generate(self, rollout_id: int, weight_version: int) -> Made:
         """A batch in the object store for each data-parallel rank, and metrics."""
@@ -107,24 +94,35 @@ class RolloutActor:
         return self.producer.evaluate(rollout_id)
 
     def close(self) -> None:
-        if self.watching is not None:
-            self.watching.stop()
+        for route in self.routes.values():
+            route.stop_watching()
         if self.producer is not None:
             self.producer.close()
-        if self.router is not None:
-            self.router.stop()
+        for route in self.routes.values():
+            route.router.stop()
 
 
 class Rollouts:
     """The actor, as the driver calls it. What a method returns is a reference."""
 
-    def __init__(self, config: Config, buffer: Buffer, *, dp_size: int, logs: Path, token: str | None) -> None:
-        threads = {"evaluation": 1, "watch": 1, "recovery": 1}  # besides the one for rollouts
+    def __init__(
+        self,
+        config: Config,
+        models: Sequence[ServedModel],
+        buffer: Buffer,
+        *,
+        dp_size: int,
+        logs: Path,
+        token: str | None,
+    ) -> None:
+        threads = {"evaluation": 1, "watch": max(1, len(models)), "recovery": 1}  # besides the one for rollouts
         actor = ray.remote(concurrency_groups=threads)(RolloutActor).options(name="rollout", num_cpus=0)
-        self.actor = actor.remote(config, buffer, dp_size, logs, token)
+        self.actor = actor.remote(config, models, buffer, dp_size, logs, token)
+        # The models whose routers are ours to keep alive.
+        self.own_routers = [model.name for model in models] if config.sglang_router_ip is None else []
 
-    def start_router(self) -> ray.ObjectRef:
-        return self.actor.start_router.remote()
+    def start_routers(self) -> ray.ObjectRef:
+        return self.actor.start_routers.remote()
 
     def connect(self, engines: list[EngineControl], timeout: float) -> ray.ObjectRef:
         return self.actor.connect.remote(engines, timeout)
@@ -132,12 +130,12 @@ class Rollouts:
     def serve(self, engines: list[EngineControl], timeout: float) -> ray.ObjectRef:
         return self.actor.serve.remote(engines, timeout)
 
-    def restart_router(self, timeout: float) -> ray.ObjectRef:
-        return self.actor.restart_router.remote(timeout)
+    def restart_router(self, model: str, timeout: float) -> ray.ObjectRef:
+        return self.actor.restart_router.remote(model, timeout)
 
-    def watch(self) -> ray.ObjectRef:
-        """A reference to the death of the router; without --use-fault-tolerance it fails then."""
-        return self.actor.watch.remote()
+    def watch(self, model: str) -> ray.ObjectRef:
+        """A reference to the death of a model's router; without --use-fault-tolerance it fails then."""
+        return self.actor.watch.remote(model)
 
     def generate(self, rollout_id: int, weight_version: int = 0) -> ray.ObjectRef:
         return self.actor.generate.remote(rollout_id, weight_version)

@@ -88,13 +88,12 @@ class TrainActor(Rank):
         from slime.weights.handles import HandleSync
 
         config = self.config
-        common = {"buffer_bytes": config.update_weight_buffer_size, "engine_tp": config.rollout_num_gpus_per_engine}
         if config.colocate:
-            return HandleSync(self.trainer, engines, **common)
+            return HandleSync(self.trainer, engines, buffer_bytes=config.update_weight_buffer_size)
         return BroadcastSync(
             self.trainer,
             engines,
-            **common,
+            buffer_bytes=config.update_weight_buffer_size,
             address=self.host,
             backend=self.trainer.parallel.device.backend,
             timeout=timedelta(minutes=config.distributed_timeout_minutes),

@@ -35,9 +35,9 @@ def _prompts(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("rollout_num_gpus", "loss_type", "debug_train_only")
+@reads("rollout_num_gpus", "loss_type", "debug_train_only", "rollout_external_engine_addrs")
 def _engines(c: Config) -> Iterator[Problem]:
-    if c.has_engines and not c.rollout_num_gpus:
+    if c.has_engines and not c.rollout_num_gpus and not c.rollout_external_engine_addrs:
         yield Problem(
             "--rollout-num-gpus",
             "is missing: how many devices generate?",

@@ -7,11 +7,12 @@ Invariants: immutable and picklable; each option is in exactly one section and r
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from slime.config import unknown
 from slime.config.catalogue import OWN, READERS, SECTION_OF, family_of
@@ -67,6 +68,9 @@ class Config(BaseModel):
     model_args: ModelArgs
     sglang: FrozenDict = FrozenDict()  # options of SGLang that were set, by its own names with underscores
     router: FrozenDict = FrozenDict()  # the same for its router
+    # Name of each served model -> (host, port) of its router, and what the routers ask for; once they are up.
+    sglang_model_routers: FrozenDict = FrozenDict()
+    sglang_router_token: str | None = Field(None, repr=False)
     megatron: FrozenDict = FrozenDict()  # the same for Megatron's config dataclasses
     roles: FrozenDict = FrozenDict()  # role -> options that --megatron-config-path gives it alone
     custom: FrozenDict = FrozenDict()  # of --custom-config-path
@@ -100,6 +104,17 @@ class Config(BaseModel):
         passed = {name: value for name, value in given.items() if name not in OWN}
         own = self.replace(**{name: value for name, value in given.items() if name in OWN})
         return own.model_copy(update={"megatron": FrozenDict({**self.megatron, **passed})})
+
+    def with_routers(
+        self, policy: str, routers: Mapping[str, tuple[str, int]], token: str | None
+    ) -> Config:
+        """The same configuration where it is known at which router each served model is; `policy` names the one that
+        makes the rollouts."""
+        host, port = routers[policy]
+        at_policy = self.replace(sglang_router_ip=host, sglang_router_port=port)
+        return at_policy.model_copy(
+            update={"sglang_model_routers": FrozenDict(routers), "sglang_router_token": token}
+        )
 
     @property
     def has_engines(self) -> bool:

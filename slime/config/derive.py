@@ -39,8 +39,8 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
     if o["load_debug_rollout_data"] is not None:
         o["debug_train_only"] = True
         o["rollout_function_path"] = REPLAY
-    if o["debug_train_only"]:
-        o["rollout_num_gpus"] = 0
+    if o["debug_train_only"] or o["rollout_external_engine_addrs"]:
+        o["rollout_num_gpus"] = 0  # of ours
     elif o["loss_type"] == "sft_loss":
         fill("rollout_num_gpus", 0)
     elif o["colocate"] or o["debug_rollout_only"]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slime.config import architecture, checkpoint_dir, weights
+from slime.config import architecture, checkpoint_dir, group_rules, weights
 from slime.config.architecture import Architecture
 from slime.config.config import Config
 from slime.config.critic import critic_config
@@ -58,6 +58,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
     for option, path in prompts:
         if option not in unsound:
             found.problems += _prompt_file(_flag(option), path)
+    found.problems += group_rules.look(config, unsound)
     if config.eval_config is not None and "eval_config" not in unsound and not Path(config.eval_config).is_file():
         found.problems.append(Problem("--eval-config", f"there is no file {config.eval_config}", "name a YAML file"))
     return found

@@ -6,7 +6,7 @@ import itertools
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,12 +19,15 @@ from slime.config.load import resolve
 
 
 def from_command_line(
-    argv: list[str] | None = None, look_inside: Callable[[Config], list[tuple[str, str]]] | None = None
+    argv: list[str] | None = None,
+    look_inside: Callable[[Config], list[tuple[str, str]]] | None = None,
+    commands: Callable[[Config], Iterable[tuple[str, str]]] | None = None,
 ) -> Config:
     """The configuration of a run that is about to start: complete, its files present, the run named.
 
     `look_inside` is asked for (option, what is wrong) of a configuration that is sound otherwise: what only rooms above
-    this one can tell, such as the content of prompt files.
+    this one can tell, such as the content of prompt files; `commands` for (what, command line) of what would be
+    started, which --check shows where groups of engines were asked for.
 
     Ends the process instead after --help and --check (status 0), and when anything is wrong: all of it is then on
     stderr (status 2).
@@ -56,6 +59,9 @@ def from_command_line(
         _end(ConfigError(problems))
     if line.check:
         print(plan.describe(config, files.model))
+        if commands is not None and (config.sglang_config or config.prefill_num_servers):
+            for what, command in commands(config):
+                print(f"\n{what}:\n    {command}")
         sys.exit(0)
     return _named(config, line)
 

@@ -10,11 +10,9 @@ NOT_YET = frozenset(
     offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files
     update-weight-delta-encoding
     update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
-    model-name rollout-data-postprocess-path rollout-external-engine-addrs
+    model-name
     disable-rollout-global-dataset multimodal-keys
-    log-correct-samples
     http-proxy use-distributed-post
-    prefill-num-servers sglang-config
     """.split()
 )
 

@@ -13,8 +13,9 @@ import os
 import socket
 from collections.abc import Iterator
 
-from slime.config import plan
+from slime.config import group_rules, plan
 from slime.config.config import Config
+from slime.config.engine_groups import served_models
 from slime.config.errors import Problem
 
 READS = {
@@ -70,7 +71,7 @@ def _joins_a_cluster() -> bool:
 
 
 def _devices(config: Config, unsound: set[str]) -> Iterator[Problem]:
-    if _joins_a_cluster() or READS & unsound:
+    if _joins_a_cluster() or READS & unsound or group_rules.look(config, unsound):
         return
     gpus = num_gpus()
     if config.device == "cuda" and not gpus:
@@ -78,6 +79,9 @@ def _devices(config: Config, unsound: set[str]) -> Iterator[Problem]:
         yield Problem("--device", "cuda, but this machine shows no GPU", fix)
         return
     on_gpus = gpus > 0 and config.device != "cpu"
+    if not on_gpus and any(model.is_disaggregated for model in served_models(config)):
+        what = "prefill and decode engines need GPUs: their caches travel by RDMA or NVLink"
+        yield Problem("--sglang-config or --prefill-num-servers", what, "start the run where the GPUs are")
     have = gpus if on_gpus else config.cpu_slots or os.cpu_count() or 1
     kind = f"GPU{'s' * (have != 1)}" if on_gpus else f"CPU slot{'s' * (have != 1)}"
     if (need := plan.devices(config)) > have:

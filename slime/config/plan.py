@@ -9,6 +9,7 @@ from slime.config import checkpoint_dir
 from slime.config.architecture import Architecture
 from slime.config.catalogue import OWN
 from slime.config.config import Config
+from slime.config.engine_groups import ServedModel, planned_engines, served_models
 
 OPTIONS_OF = {  # a switch: options that say how
     "use_kl_loss": ("kl_loss_coef", "use_unbiased_kl"),
@@ -102,17 +103,37 @@ def _engines(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.loss_type == "sft_loss":
         yield "none: the responses are in the prompt files (--loss-type sft_loss)"
         return
-    own, size, total = c.rollout_num_gpus, c.rollout_num_gpus_per_engine, _n(devices(c), "device")
-    engines = f"{_n(own // size, 'engine')} of {_n(size, 'device')} (TP {size})"
-    if not c.colocate:
+    models, total = served_models(c), _n(devices(c), "device")
+    engines = "; ".join(_served(model, named=len(models) > 1) for model in models)
+    if c.rollout_external_engine_addrs:
+        yield f"{engines}, on devices that are not ours; {total} in all"
+    elif not c.colocate:
         yield f"{engines} on devices of their own; {total} in all"
     else:
-        shared = min(own, c.actor_num_nodes * c.actor_num_gpus_per_node)
-        more = f" and on {_n(own - shared, 'further device')}" if own > shared else ""
+        own, training = c.rollout_num_gpus or 0, c.actor_num_nodes * c.actor_num_gpus_per_node
+        more = f" and on {_n(own - training, 'further device')}" if own > training else ""
         yield f"{engines} on the devices of training, in turns with it{more}; {total} in all"
-        yield _listed(f"engine {n}: {_span(n * size, size)}" for n in range(shared // size))
+        shared = [engine for engine in planned_engines(models) if engine.first_device < training]
+        yield _listed(f"engine {engine.index}: {_span(engine.first_device, engine.num_devices)}" for engine in shared)
+    for model in models:
+        if not model.update_weights:
+            yield f"{model.name} keeps the weights of {model.path}"
     router = f"the router at {c.sglang_router_ip}:{c.sglang_router_port}" if c.sglang_router_ip else "a router"
-    yield f"behind {router}, which gives each at most {_n(c.sglang_server_concurrency, 'request')} at a time"
+    each = " for each model" if len(models) > 1 else ""
+    yield f"behind {router}{each}, which gives each at most {_n(c.sglang_server_concurrency, 'request')} at a time"
+
+
+def _served(model: ServedModel, *, named: bool) -> str:
+    groups = []
+    for group in model.groups:
+        size, role = group.num_gpus_per_engine, "" if group.worker_type == "regular" else f"{group.worker_type} "
+        if group.worker_type == "placeholder":
+            groups.append(f"{_n(group.num_gpus, 'device')} kept free")
+        elif group.addresses:
+            groups.append(f"{_n(group.num_engines, 'engine')} at {', '.join(group.addresses)}")
+        else:
+            groups.append(f"{_n(group.num_engines, f'{role}engine')} of {_n(size, 'device')} (TP {size})")
+    return f"{model.name}: {' and '.join(groups)}" if named else " and ".join(groups)
 
 
 def _weights(c: Config, model: Architecture | None) -> Iterator[str]:
@@ -139,7 +160,8 @@ def _rollout(c: Config, model: Architecture | None) -> Iterator[str]:
     }
     tokens = ", ".join(f"{name} {limit:,}" for name, limit in limits.items() if limit is not None)
     yield f"temperature {c.rollout_temperature:g}" + (f"; at most so many tokens: {tokens}" if tokens else "")
-    yield f"rewards by {c.custom_rm_path or c.rm_type or 'the functions that generate'}"
+    served = f" ({c.rm_model})" if c.rm_model else ""
+    yield f"rewards by {c.custom_rm_path or c.rm_type or 'the functions that generate'}{served}"
 
 
 def _batches(c: Config, model: Architecture | None) -> Iterator[str]:

@@ -220,11 +220,12 @@ def _learning_rate_can_decay(c: Config) -> Iterator[Problem]:
 
 
 _WITH_LABEL = {"exact_match", "math", "deepscaler", "dapo", "f1", "em"}
-_BY_SERVICE = {"remote_rm", "reward_model", "judge"}
+_BY_SERVED_MODEL = {"reward_model", "judge"}
+_BY_SERVICE = {"remote_rm", *_BY_SERVED_MODEL}
 
 
 @reads(
-    "rm_type", "rm_url", "reward_key", "custom_rm_path", "group_rm", "label_key", "data_source_path",
+    "rm_type", "rm_url", "rm_model", "reward_key", "custom_rm_path", "group_rm", "label_key", "data_source_path",
     "custom_reward_post_process_path",
 )  # fmt: skip
 def _reward_can_be_given(c: Config) -> Iterator[Problem]:
@@ -235,8 +236,11 @@ def _reward_can_be_given(c: Config) -> Iterator[Problem]:
     grader = c.rm_type.removeprefix("boxed_")
     if grader in _WITH_LABEL and c.label_key is None and c.data_source_path is None:
         yield Problem("--rm-type", f"{grader} compares with a label", "name its key in the prompt file: --label-key")
-    if grader in _BY_SERVICE and c.rm_url is None:
+    if grader in _BY_SERVICE and c.rm_url is None and c.rm_model is None:
         yield Problem("--rm-type", f"{grader} asks a service", "say where it is: --rm-url http://host:port")
+    if c.rm_model is not None and (c.rm_url is not None or grader not in _BY_SERVED_MODEL):
+        what = "is for --rm-type reward_model and judge, in place of --rm-url"
+        yield Problem("--rm-model", what, "leave one out")
     if grader == "dapo" and c.reward_key is None and c.custom_reward_post_process_path is None:
         yield Problem(
             "--rm-type", "dapo gives a dict of score, acc and pred", "say what to train on: --reward-key score"
@@ -261,7 +265,7 @@ def _lengths_fit(c: Config) -> Iterator[Problem]:
             )
 
 
-@reads("actor_num_gpus_per_node", "num_gpus_per_node", "colocate", "rollout_num_gpus_per_engine")
+@reads("actor_num_gpus_per_node", "num_gpus_per_node", "colocate", "rollout_num_gpus_per_engine", "sglang_config")
 def _nodes_have_these_devices(c: Config) -> Iterator[Problem]:
     training, engine = c.actor_num_gpus_per_node, c.rollout_num_gpus_per_engine
     if training > c.num_gpus_per_node:
@@ -270,7 +274,7 @@ def _nodes_have_these_devices(c: Config) -> Iterator[Problem]:
             f"{training} are more than the {c.num_gpus_per_node} devices of a node",
             f"lower it, or say that nodes have more: --num-gpus-per-node {training}",
         )
-    if c.colocate and max(training, engine) % min(training, engine):
+    if c.colocate and c.sglang_config is None and max(training, engine) % min(training, engine):
         yield Problem(
             "--rollout-num-gpus-per-engine",
             f"colocated engines of {engine} devices would straddle nodes of {training} training devices",
@@ -278,8 +282,10 @@ def _nodes_have_these_devices(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("rollout_num_gpus", "rollout_num_gpus_per_engine", "num_gpus_per_node")
+@reads("rollout_num_gpus", "rollout_num_gpus_per_engine", "num_gpus_per_node", "sglang_config")
 def _engines_fill_their_devices(c: Config) -> Iterator[Problem]:
+    if c.sglang_config is not None:  # each group has its own sizes: see group_rules.py
+        return
     size, node = c.rollout_num_gpus_per_engine, c.num_gpus_per_node
     if c.rollout_num_gpus and c.rollout_num_gpus % size:
         yield Problem(

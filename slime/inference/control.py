@@ -17,6 +17,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from slime.config.engine_groups import POLICY
 from slime.inference.errors import InferenceError, RequestError
 from slime.inference.http import exchange
 
@@ -27,13 +28,27 @@ Memory = Literal["weights", "kv_cache"]
 @dataclass(frozen=True)
 class EngineControl:
     """`token` is what the engine was started with, `timeout` in seconds for each call, `index` its place among the
-    engines of a run, by which its devices are known."""
+    engines of a run. `first_device` and `num_devices` say which of the devices of all engines are its own, `model`
+    which of the served models it has, `gets_weights` whether from training; `worker_type` and `bootstrap_port` are what
+    a router must know of it."""
 
     url: str
     token: str | None = None
     name: str = "engine"
     timeout: float = 300.0
     index: int = 0
+    first_device: int = 0
+    num_devices: int = 1
+    worker_type: str = "regular"
+    bootstrap_port: int | None = None
+    model: str = POLICY
+    gets_weights: bool = True
+
+    @property
+    def role(self) -> dict[str, Any]:
+        """As a router wants it put."""
+        port = {} if self.bootstrap_port is None else {"bootstrap_port": self.bootstrap_port}
+        return {"worker_type": self.worker_type, **port}
 
     # -- generation ------------------------------------------------------------------------------------------------
 

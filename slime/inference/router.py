@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from slime.inference.errors import InferenceError, RequestError
@@ -24,6 +25,7 @@ from slime.inference.process import ServerProcess, is_loopback
 
 if TYPE_CHECKING:
     from slime.config import Config
+    from slime.config.engine_groups import ServedModel
 
 SESSION_HEADER = "x-smg-routing-key"
 CALL_TIMEOUT_S = 30.0
@@ -45,9 +47,16 @@ class RouterWorkers:
         """`url`, `id`, `is_healthy`, `load` (requests under way) and more, of each engine."""
         return json.loads(self._call("GET", "/workers"))["workers"]
 
-    def add_workers(self, urls: Sequence[str], timeout: float, token: str | None = None) -> None:
+    def add_workers(
+        self,
+        urls: Sequence[str],
+        timeout: float,
+        token: str | None = None,
+        roles: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> None:
         """Adds engines, which must be up, and waits until the router sends to them. `token` is the engines' own, by
-        default the router's. Engines that the router has already are left as they are.
+        default the router's; `roles` gives `worker_type` and `bootstrap_port` of those that are not regular, by url.
+        Engines that the router has already are left as they are.
 
         Raises:
             InferenceError: after `timeout` seconds it had not taken all; with what it says of the others.
@@ -57,7 +66,8 @@ class RouterWorkers:
         ids = {}
         for url in urls:
             if url not in known:
-                worker = {"url": url, "worker_type": "regular", "api_key": token or self.token}
+                role = roles.get(url, {"worker_type": "regular"})
+                worker = {"url": url, **role, "api_key": token or self.token}
                 ids[url] = json.loads(self._call("POST", "/workers", worker))["worker_id"]
         while missing := set(urls) - {worker["url"] for worker in self.workers() if worker["is_healthy"]}:
             self.check()
@@ -115,8 +125,9 @@ class Router(RouterWorkers, ServerProcess):
         port: int | None = None,
         token: str | None = None,
         options: Mapping[str, Any] | None = None,
+        name: str = "router",
     ) -> None:
-        super().__init__("router", host=host, port=port, log_path=log_path)
+        super().__init__(name, host=host, port=port, log_path=log_path)
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(32))
         self.options = {**DEFAULTS, **(options or {})}
 
@@ -159,9 +170,15 @@ class ExternalRouter(RouterWorkers):
                 raise InferenceError(f"{self.name} at {self.url} does not answer, after {timeout:g} s: is it running?")
             time.sleep(0.5)
 
-    def add_workers(self, urls: Sequence[str], timeout: float, token: str | None = None) -> None:
+    def add_workers(
+        self,
+        urls: Sequence[str],
+        timeout: float,
+        token: str | None = None,
+        roles: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> None:
         self._added |= set(urls) - {worker["url"] for worker in self.workers()}
-        super().add_workers(urls, timeout, token)
+        super().add_workers(urls, timeout, token, roles)
 
     def remove_worker(self, url: str, timeout: float) -> None:
         super().remove_worker(url, timeout)
@@ -177,15 +194,35 @@ class ExternalRouter(RouterWorkers):
 
 
 def router_from_config(
-    config: Config, *, log_path: Path, host: str = "127.0.0.1", token: str | None = None
+    config: Config,
+    model: ServedModel,
+    *,
+    log_path: Path,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    is_policy: bool = True,
 ) -> Router | ExternalRouter:
-    """The router that --sglang-router-ip names, else one of our own. `host` is this machine's address for the
-    others."""
+    """The router of a served model: the one that --sglang-router-ip names, else one of our own.
+
+    `host` is this machine's address for the others; the policy's has the port of --sglang-router-port, if that is
+    given.
+    """
     if config.sglang_router_ip is not None:
         if config.sglang_router_port is None:
             raise InferenceError("--sglang-router-ip names a router that runs: give its --sglang-router-port, too")
         return ExternalRouter(
             f"http://{config.sglang_router_ip}:{config.sglang_router_port}", config.router.get("api_key")
         )
-    options = {"request_timeout_secs": int(config.sglang_router_request_timeout_secs), **config.router}
-    return Router(log_path=log_path, host=host, port=config.sglang_router_port, token=token, options=options)
+    options = {
+        "request_timeout_secs": int(config.sglang_router_request_timeout_secs),
+        "pd_disaggregation": model.is_disaggregated,
+        **config.router,
+    }
+    return Router(
+        log_path=log_path,
+        host=host,
+        port=config.sglang_router_port if is_policy else None,
+        token=token,
+        options=options,
+        name="router" if is_policy else f"router of {model.name}",
+    )

@@ -22,6 +22,7 @@ from slime.inference.process import ServerProcess, is_loopback
 
 if TYPE_CHECKING:
     from slime.config import Config
+    from slime.config.engine_groups import PlannedEngine
 
 DEFAULTS: dict[str, Any] = {
     "skip_tokenizer_init": True,  # token ids in, token ids out
@@ -40,7 +41,8 @@ KEEP_ALIVE_S = 120  # longer than router and client keep idle connections, so th
 
 
 class EngineServer(ServerProcess):
-    """`options` are SGLang's own, by name with underscores. `tp_size` devices; those visible, on a GPU machine."""
+    """`options` are SGLang's own, by name with underscores. `tp_size` devices; those visible, on a GPU machine.
+    `about` is what its EngineControl says besides."""
 
     def __init__(
         self,
@@ -54,10 +56,11 @@ class EngineServer(ServerProcess):
         token: str | None = None,
         options: Mapping[str, Any] | None = None,
         name: str = "engine",
-        index: int = 0,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, host=host, port=port, log_path=log_path)
-        self.index = index
+        self.about = dict(about or {})
+        self.bootstrap_port: int | None = None
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(32))
         self.device = device
         self.tp_size = tp_size
@@ -74,39 +77,49 @@ class EngineServer(ServerProcess):
     def from_config(
         cls,
         config: Config,
+        engine: PlannedEngine,
         *,
-        index: int,
         device: Literal["cpu", "cuda"],
         log_path: Path,
         host: str = "127.0.0.1",
         token: str | None = None,
     ) -> Self:
-        """Engine number `index` of a run. `host` is this machine's address as the others reach it; `token` is the
-        run's."""
+        """An engine of a run. `host` is this machine's address as the others reach it; `token` is the run's."""
+        sleeps = device == "cuda" and bool(config.offload_rollout)
+        role = engine.group.worker_type
         options = {
-            "context_length": config.rollout_max_context_len,
-            "random_seed": config.rollout_seed + index,
-            # The engine can only look for stop strings in text, and users' functions may send and expect text.
-            "skip_tokenizer_init": not (config.rollout_stop or config.custom_generate_function_path),
+            "random_seed": config.rollout_seed + engine.index,
+            "disaggregation_mode": role if role in ("prefill", "decode") else None,
             # What gives the memory of weights and KV cache back while the trainer has the device.
-            "enable_memory_saver": device == "cuda" and bool(config.offload_rollout),
-            "enable_return_routed_experts": config.use_rollout_routing_replay,
+            "enable_memory_saver": sleeps,
+            **(_of_the_policy(config) if engine.model.update_weights else {"skip_tokenizer_init": False}),
+            # Weights that nobody brings again have to be kept.
+            "enable_weights_cpu_backup": sleeps and not engine.model.update_weights,
             **config.sglang,
+            **engine.group.overrides,
         }
         return cls(
-            config.hf_checkpoint,
+            engine.model.path,
             log_path=log_path,
             device=device,
-            tp_size=config.rollout_num_gpus_per_engine,
+            tp_size=engine.num_devices,
             host=host,
             token=token,
             options=options,
-            name=f"engine {index}",
-            index=index,
+            name=f"engine {engine.index}",
+            about={
+                "index": engine.index,
+                "first_device": engine.first_device,
+                "model": engine.model.name,
+                "gets_weights": engine.model.update_weights,
+            },
         )
 
     def command(self) -> list[str]:
         options = {**self.options, "host": self.host, "port": self.port}
+        if options.get("disaggregation_mode") == "prefill":  # where those that decode ask for its caches
+            self.bootstrap_port = options.get("disaggregation_bootstrap_port") or self.reserve_port()
+            options["disaggregation_bootstrap_port"] = self.bootstrap_port
         return [sys.executable, "-m", "slime.inference.launch", *flags("sglang", options)]
 
     def environment(self) -> dict[str, str | None]:
@@ -133,7 +146,15 @@ class EngineServer(ServerProcess):
     @property
     def control(self) -> EngineControl:
         """Settled once `wait_ready` has returned."""
-        return EngineControl(self.url, self.token, name=self.name, index=self.index)
+        return EngineControl(
+            self.url,
+            self.token,
+            name=self.name,
+            **self.about,
+            num_devices=self.tp_size,
+            worker_type=self.options.get("disaggregation_mode") or "regular",
+            bootstrap_port=self.bootstrap_port,
+        )
 
     def is_healthy(self) -> bool:
         try:
@@ -141,3 +162,13 @@ class EngineServer(ServerProcess):
         except InferenceError:
             return False
         return True
+
+
+def _of_the_policy(config: Config) -> dict[str, Any]:
+    """What the rollouts ask of the engines that make them."""
+    return {
+        "context_length": config.rollout_max_context_len,
+        # The engine can only look for stop strings in text, and users' functions may send and expect text.
+        "skip_tokenizer_init": not (config.rollout_stop or config.custom_generate_function_path),
+        "enable_return_routed_experts": config.use_rollout_routing_replay,
+    }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from slime.inference.errors import InferenceError
+from slime.inference.external import ExternalEngine
 from slime.inference.process import ServerProcess
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ class Watch:
     """Over one server, by a thread of its own. `ask(timeout)` raises InferenceError when the server has no good answer
     within so many seconds; it is never asked before `server_is_up` was called."""
 
-    def __init__(self, server: ServerProcess, ask: Callable[[float], None], checks: Checks | None) -> None:
+    def __init__(
+        self, server: ServerProcess | ExternalEngine, ask: Callable[[float], None], checks: Checks | None
+    ) -> None:
         self.server, self.ask, self.checks = server, ask, checks
         self._due: float | None = None
         self._stopped = False
@@ -98,4 +101,5 @@ class Watch:
             return self.death()
         log_tail = self.server.log_tail()
         self.server.stop()
-        return Death(f"had not answered for {self.checks.timeout:g} s, and was killed", log_tail)
+        what_then = "" if self.server.is_running else ", and was killed"  # one that somebody else started is left alone
+        return Death(f"had not answered for {self.checks.timeout:g} s{what_then}", log_tail)

@@ -148,8 +148,10 @@ def parser() -> argparse.ArgumentParser:
     grade.add_argument("--rm-timeout", type=float, default=300, help="seconds that it may take")
     grade.add_argument("--rm-judge-model", default="default", help="the model that judges")
     grade.add_argument("--rm-judge-prompt", help="file of the question put to the judge")
+    grade.add_argument("--rm-judge-params", type=_object, default={}, help="JSON object: further fields of the request")
     grade.add_argument("--reward-key", help="key of a service's reward")
     grade.add_argument("--rollout-seed", type=int, default=42, help="of --type random")
+    grade.set_defaults(rm_model=None)  # of a run that serves one
     return parser
 
 

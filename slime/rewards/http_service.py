@@ -24,14 +24,20 @@ _at_once: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore
 
 
 async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
-    """What the service at --rm-url + `path` answers about the sample called `name`. Raises RewardFailure."""
-    if not args.rm_url:
+    """What the service of a run answers at `path` about the sample called `name`: the router of --rm-model, else
+    --rm-url. Raises RewardFailure."""
+    base, headers = args.rm_url, {}
+    if args.rm_model:
+        host, port = args.sglang_model_routers[args.rm_model]
+        base = f"http://{host}:{port}"
+        headers = {"Authorization": f"Bearer {args.sglang_router_token}"} if args.sglang_router_token else {}
+    if not base:
         raise RewardError(f"{name}: a reward service is asked, but where is it? Give --rm-url")
-    url = args.rm_url.rstrip("/") + path if path else args.rm_url
+    url = base.rstrip("/") + path if path else base
     limit = _at_once.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
     wait, last = FIRST_WAIT, "no answer"
     try:
-        async with limit, asyncio.timeout(args.rm_timeout), aiohttp.ClientSession() as session:
+        async with limit, asyncio.timeout(args.rm_timeout), aiohttp.ClientSession(headers=headers) as session:
             while True:
                 try:
                     async with session.post(url, json=body) as answer:

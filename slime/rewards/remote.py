@@ -1,4 +1,5 @@
-"""--rm-type remote_rm, reward_model and judge: rewards by a service at --rm-url."""
+"""--rm-type remote_rm, reward_model and judge: rewards by a service at --rm-url, the latter two also by a model that
+the run serves itself, --rm-model."""
 
 from __future__ import annotations
 
@@ -41,16 +42,21 @@ async def remote_rm(args: Any, sample: Any) -> Verdict:
 
 
 async def reward_model(args: Any, sample: Any) -> Verdict:
-    """The scalar that a reward model served by SGLang (--is-embedding) gives prompt and response: its /classify."""
+    """The scalar that a reward model served by SGLang (--is-embedding) gives prompt and response, as an embedding of
+    one number. /classify is the engine's own name for it; its router knows /v1/embeddings alone."""
     if not isinstance(sample.prompt, str):
         raise RewardError(f"{sample.name}: a reward model reads text, the prompt is messages: --apply-chat-template")
-    answer = await ask(args, sample.name, "/classify", {"text": sample.prompt + sample.response})
-    first = answer[0] if isinstance(answer, list) and answer else answer
+    text = sample.prompt + sample.response
+    if args.rm_model:
+        answer = await ask(args, sample.name, "/v1/embeddings", {"model": args.rm_model, "input": text})
+        found = answer.get("data") if isinstance(answer, dict) else None
+    else:
+        found = answer = await ask(args, sample.name, "/classify", {"text": text})
+    first = found[0] if isinstance(found, list) and found else found
     values = first.get("embedding") if isinstance(first, dict) else None
     if not isinstance(values, list) or len(values) != 1 or not isinstance(values[0], int | float):
-        raise RewardFailure(
-            f"{sample.name}: {args.rm_url}/classify answered {answer!r:.200}, not one score: is it a reward model?"
-        )
+        who = args.rm_model or args.rm_url
+        raise RewardFailure(f"{sample.name}: {who} answered {answer!r:.200}, not one score: is it a reward model?")
     return Verdict(float(values[0]), "by the reward model")
 
 
@@ -64,10 +70,11 @@ async def judge(args: Any, sample: Any) -> Verdict:
     if said is None:
         return wrong("the thinking does not end")
     body = {
-        "model": args.rm_judge_model,
+        "model": args.rm_model or args.rm_judge_model,
         "messages": [{"role": "user", "content": _question(args, sample, said)}],
         "temperature": 0.0,
         "max_tokens": 1024,
+        **args.rm_judge_params,
     }
     answer = await ask(args, sample.name, "/v1/chat/completions", body)
     try:

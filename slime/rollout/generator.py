@@ -93,7 +93,7 @@ class Generator:
             config,
             f"http://{config.sglang_router_ip}:{config.sglang_router_port}",
             token,
-            num_engines=max(1, (config.rollout_num_gpus or 1) // config.rollout_num_gpus_per_engine),
+            num_engines=max(1, len(engines)),
         )
         self.engines = engines
         if config.use_rollout_routing_replay:

@@ -18,6 +18,7 @@ from slime.data.numbers import as_array
 from slime.data.sample import Sample, Status
 from slime.inference.client import Generation
 from slime.rollout.scores import FAILURE, RETRIES
+from slime.rollout.types import whole_ids
 
 END_OF_THINKING = "</think>"
 REPETITION_MIN_CHARACTERS = 1_000
@@ -45,11 +46,12 @@ def rollout_metrics(
     lengths = np.array([sample.response_length for sample in samples])
     metrics = {
         **_of_responses("rollout", samples),
-        "rollout/raw_reward": float(np.mean(raw_rewards)),
+        "rollout/raw_reward": float(np.mean([reward for _, reward, _ in _wholes(samples, raw_rewards)])),
         "rollout/truncated_ratio": _share(sample.status == Status.TRUNCATED for sample in samples),
         **_zero_std(samples, raw_rewards),
         **_reward_failures("rollout/", samples),
         **_prefix_cache(samples),
+        **_speculation(samples),
         "perf/rollout_time": seconds,
     }
     if num_gpus is not None:
@@ -64,7 +66,7 @@ def rollout_metrics(
 
 
 def further_metrics(config: Config, samples: Sequence[Sample], raw_rewards: Sequence[float]) -> dict[str, float]:
-    """What --log-multi-turn, --log-passrate and --log-reward-category add to a rollout's."""
+    """What --log-multi-turn, --log-passrate, --log-correct-samples and --log-reward-category add to a rollout's."""
     metrics: dict[str, float] = {}
     if config.log_multi_turn:
         metrics |= _describe("multi_turn/raw_response_length", [sample.response_length for sample in samples])
@@ -76,6 +78,8 @@ def further_metrics(config: Config, samples: Sequence[Sample], raw_rewards: Sequ
             metrics["multi_turn_metric/template_drift"] = _share(map(bool, drifts))
     if config.log_passrate:
         metrics |= _pass_at("passrate/", samples, list(map(float, raw_rewards)))
+    if config.log_correct_samples:
+        metrics |= _correct_and_not(samples, raw_rewards)
     if config.log_reward_category is not None:
         of_dicts = [sample.reward for sample in samples if isinstance(sample.reward, dict)]
         counts = Counter(str(reward.get(config.log_reward_category)) for reward in of_dicts)
@@ -169,10 +173,49 @@ def _prefix_cache(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
+def _speculation(samples: Sequence[Sample]) -> dict[str, float]:
+    """Of all tokens that a draft model proposed, how many the model took; and how many tokens a verification gave."""
+    total = Counter()
+    for sample in samples:
+        total.update(sample.spec_info)
+    metrics: dict[str, float] = {}
+    if total["proposed_drafts"]:
+        metrics["rollout/spec_accept_rate"] = total["accepted_drafts"] / total["proposed_drafts"]
+    if total["verifications"]:
+        metrics["rollout/spec_accept_length"] = total["tokens"] / total["verifications"]
+    return metrics
+
+
+def _correct_and_not(samples: Sequence[Sample], raw_rewards: Sequence[float]) -> dict[str, float]:
+    """Those with a reward of 1, and the others. The parts of one sample that has fanned out are one."""
+    wholes = list(_wholes(samples, raw_rewards))
+    metrics = {"rollout/correct_ratio": _share(reward == 1 for _, reward, _ in wholes)}
+    for name, is_chosen in {"correct": True, "incorrect": False}.items():
+        chosen = [parts for _, reward, parts in wholes if (reward == 1) is is_chosen]
+        if chosen:
+            lengths = [sum(part.response_length for part in parts) for parts in chosen]
+            metrics |= _describe(f"rollout/{name}_response_len", lengths)
+            truncated = [any(part.status == Status.TRUNCATED for part in parts) for parts in chosen]
+            metrics[f"rollout/{name}_truncated_ratio"] = _share(truncated)
+    return metrics
+
+
+def _wholes(samples: Sequence[Sample], rewards: Sequence[float]) -> Iterable[tuple[int | None, float, list[Sample]]]:
+    """(group, reward, its parts) of each sample that was asked for, one that has fanned out being one again; its reward
+    is the mean of those of its parts."""
+    parts: dict[int, list[tuple[Sample, float]]] = defaultdict(list)
+    for whole, sample, reward in zip(whole_ids(samples), samples, rewards, strict=True):
+        parts[whole].append((sample, float(reward)))
+    for members in parts.values():
+        of_parts = [part for part, _ in members]
+        yield of_parts[0].group_index, sum(reward for _, reward in members) / len(members), of_parts
+
+
 def _by_group(samples: Sequence[Sample], rewards: Sequence[float]) -> Iterable[list[float]]:
+    """The rewards of each group; of what has fanned out, one."""
     groups = defaultdict(list)
-    for sample, reward in zip(samples, rewards, strict=True):
-        groups[sample.group_index].append(reward)
+    for group, reward, _ in _wholes(samples, rewards):
+        groups[group].append(reward)
     return groups.values()
 
 

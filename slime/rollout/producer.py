@@ -19,6 +19,7 @@ from slime.data.sample import Sample
 from slime.data.source import DataSource, PromptSource
 from slime.inference.control import EngineControl
 from slime.rollout.convert import to_batches
+from slime.rollout.engine_load import EngineLoad
 from slime.rollout.generator import Generator
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, further_metrics, rollout_metrics
 from slime.rollout.replay import NoPrompts
@@ -48,6 +49,7 @@ class Producer:
         self._evaluate = load_hook("--eval-function-path", config.eval_function_path)
         self._generator = Generator(config, token, engines) if config.has_engines else None
         self._taken_at: float | None = None  # when the last rollout was, if what is in the next is made since then
+        self._num_gpus = sum(engine.num_devices for engine in engines)
 
     def rollout(
         self, rollout_id: int, *, dp_size: int, weight_version: int = 0
@@ -57,7 +59,8 @@ class Producer:
         start = time.perf_counter() if self._taken_at is None else self._taken_at
         if self._generator is not None:
             self._generator.weight_version = weight_version
-        output = self._rollout(self.config, rollout_id, self.source)
+        with EngineLoad(lambda: self._generator.engines if self._generator is not None else ()) as load:
+            output = self._rollout(self.config, rollout_id, self.source)
         if not isinstance(output, RolloutFnTrainOutput):  # older functions return bare groups
             output = RolloutFnTrainOutput(output)
         taken_at = time.perf_counter()
@@ -67,7 +70,7 @@ class Producer:
 
         if self.config.save_debug_rollout_data is not None:
             write_rollout(self.config.save_debug_rollout_data.format(rollout_id=rollout_id), output.samples)
-        samples, extra = flatten(output.samples), dict(output.metrics or {})
+        samples, extra = flatten(output.samples), load.metrics() | dict(output.metrics or {})
         raw_N, rewards_N = rewards_for_training(self.config, samples)
         with ThreadPoolExecutor(1, "journal") as meanwhile:
             told = meanwhile.submit(self._tell, rollout_id, samples, raw_N)
@@ -79,7 +82,7 @@ class Producer:
             return batches, {}
         if self.config.loss_type == "sft_loss":
             return batches, demonstration_metrics(samples, seconds=seconds) | extra
-        num_gpus = (self.config.rollout_num_gpus or 1) if self.config.has_engines else None
+        num_gpus = self._num_gpus or 1 if self.config.has_engines else None
         extra |= further_metrics(self.config, samples, raw_N)
         return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra
 

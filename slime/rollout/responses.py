@@ -15,7 +15,8 @@ def begin(sample: Sample, prompt: list[int]) -> None:
     sample.tokens = list(prompt)
     sample.response, sample.response_length, sample.rollout_log_probs = "", 0, []
     sample.loss_mask = sample.reward = sample.rollout_routed_experts = None
-    sample.weight_versions, sample.weight_version_starts, sample.prefix_cache_info = [], [], {}
+    sample.weight_versions, sample.weight_version_starts = [], []
+    sample.prefix_cache_info, sample.spec_info = {}, {}
 
 
 def grow(sample: Sample, generation: Generation) -> None:
@@ -27,6 +28,7 @@ def grow(sample: Sample, generation: Generation) -> None:
     sample.rollout_log_probs = sample.rollout_log_probs + generation.log_probs
     if sample.loss_mask is not None:
         sample.loss_mask = sample.loss_mask + [1] * len(new)
+    _note_drafts(sample, generation)
     cached = sample.prefix_cache_info
     sample.prefix_cache_info = {
         "cached_tokens": cached.get("cached_tokens", 0) + generation.cached_tokens,
@@ -43,6 +45,20 @@ def _note_versions(sample: Sample, generation: Generation) -> None:
             sample.weight_versions = [*sample.weight_versions, version]
             sample.weight_version_starts = [*sample.weight_version_starts, start] if known else []
         start += length
+
+
+def _note_drafts(sample: Sample, generation: Generation) -> None:
+    """What came of speculative decoding, where the engine does it: it says so of each request."""
+    verifications = generation.meta.get("spec_verify_ct", 0)
+    if not verifications:
+        return
+    more = {
+        "accepted_drafts": generation.meta["spec_num_correct_drafts"],
+        "proposed_drafts": generation.meta["spec_num_proposed_drafts"],
+        "verifications": verifications,
+        "tokens": len(generation.tokens),
+    }
+    sample.spec_info = {name: sample.spec_info.get(name, 0) + count for name, count in more.items()}
 
 
 def observe(sample: Sample, tokens: list[int]) -> None:

@@ -14,7 +14,7 @@ from slime.config import Config
 from slime.config.hooks import load_hook
 from slime.data.sample import Sample, SampleError
 from slime.rewards import Outcome, score
-from slime.rollout.types import RolloutError
+from slime.rollout.types import RolloutError, whole_ids
 
 FAILURE, RETRIES = "reward_failure", "reward_retries"  # in a sample's metadata, where there is something to say
 POST_PROCESS = "--custom-reward-post-process-path"
@@ -50,15 +50,15 @@ def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.
         return _checked("raw rewards", raw, samples), _checked("rewards", rewards, samples)
     key = config.reward_key
     raw_N = np.array([score(sample.name, sample.reward, key) for sample in samples])
-    group_ids_N = np.array([sample.group_index for sample in samples])
+    ids_2N = np.array([[sample.group_index for sample in samples], whole_ids(samples)])
     graded_N = np.array([not (sample.remove_sample and FAILURE in sample.metadata) for sample in samples])
     rewards_N = np.zeros_like(raw_N)
     if graded_N.any():
-        rewards_N[graded_N] = _compared(config, raw_N[graded_N], group_ids_N[graded_N])
+        rewards_N[graded_N] = _compared(config, raw_N[graded_N], *ids_2N[:, graded_N])
     return raw_N, rewards_N
 
 
-def _compared(config: Config, raw_N: np.ndarray, group_ids_N: Sequence[int]) -> np.ndarray:
+def _compared(config: Config, raw_N: np.ndarray, group_ids_N: np.ndarray, wholes_N: np.ndarray) -> np.ndarray:
     """As --advantage-estimator wants it: REINFORCE++ compares with the whole batch, by whitening, PPO with a critic's
     values; neither here."""
     if config.disable_rewards_normalization:
@@ -67,10 +67,10 @@ def _compared(config: Config, raw_N: np.ndarray, group_ids_N: Sequence[int]) -> 
         case "reinforce_plus_plus" | "ppo":
             return raw_N
         case "reinforce_plus_plus_baseline":
-            return group_normalised(raw_N, group_ids_N, divide_by_std=False)
+            return group_normalised(raw_N, group_ids_N, wholes_N, divide_by_std=False)
         case "rloo":
-            return leave_one_out(raw_N, group_ids_N)
-    return group_normalised(raw_N, group_ids_N, divide_by_std=not config.disable_grpo_std_normalization)
+            return leave_one_out(raw_N, group_ids_N, wholes_N)
+    return group_normalised(raw_N, group_ids_N, wholes_N, divide_by_std=not config.disable_grpo_std_normalization)
 
 
 def _checked(what: str, values: Sequence[float], samples: Sequence[Sample]) -> np.ndarray:

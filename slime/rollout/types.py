@@ -41,6 +41,13 @@ class RolloutFnEvalOutput:
     metrics: dict[str, Any] | None = None
 
 
+def whole_ids(samples: Iterable[Sample]) -> list[int]:
+    """A number for each sample, equal for those that one sample has fanned out into: they share group and index."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    keys = ((s.group_index, s.index) if s.index is not None else (i,) for i, s in enumerate(samples))
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
 def flatten(groups: Iterable[Group]) -> list[Sample]:
     """All samples of all groups.
 

@@ -48,6 +48,7 @@ def main() -> int:
         print(f"slime.tiny: {error}", file=sys.stderr)
         return 1
     print(f"{tiny.model}: a Qwen3{' MoE' if args.moe else ''} checkpoint with random weights")
+    print(f"{tiny.reward_model}: a Qwen3 reward model with random weights")
     print(f"{tiny.train}: {args.num_train} prompts with labels")
     print(f"{tiny.heldout}: {args.num_heldout} held-out prompts with labels")
     print(f"{tiny.sft}: {args.num_demos} demonstrations")

@@ -38,16 +38,26 @@ CHAT_TEMPLATE = """\
 
 
 def write_checkpoint(
-    directory: str | Path, *, moe: bool = False, num_layers: int = 2, width: int = 1, seed: int = 0
+    directory: str | Path,
+    *,
+    moe: bool = False,
+    num_layers: int = 2,
+    width: int = 1,
+    seed: int = 0,
+    scores: bool = False,
 ) -> Path:
     """Writes configuration, weights and tokenizer into the directory, and returns it.
 
     The dense model has 103 k parameters. `num_layers` is for tests that cut the model into more than two stages;
     `width` multiplies all sizes but the number of heads: 8 gives the heads of 128 that kernels for GPUs are made for.
+    With `scores` it is a reward model: in place of the output layer a head gives a text one number.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     config = model_config(moe=moe, num_layers=num_layers, width=width)
+    if scores:
+        config |= {"architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1}
+        config |= {"id2label": {"0": "reward"}, "label2id": {"reward": 0}}  # else SGLang would normalise it, to 1
     rng = np.random.default_rng(seed)
     tensors = {name: initial_weight(name, shape, config["hidden_size"], rng) for name, shape in weight_shapes(config)}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
@@ -120,7 +130,10 @@ def weight_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
         else:
             yield from feed_forward_shapes(f"{layer}.mlp", hidden, config["intermediate_size"])
     yield "model.norm.weight", (hidden,)
-    if not config["tie_word_embeddings"]:
+    if "num_labels" in config:
+        yield "score.weight", (config["num_labels"], hidden)
+        yield "score.bias", (config["num_labels"],)
+    elif not config["tie_word_embeddings"]:
         yield "lm_head.weight", (vocab, hidden)
 
 

@@ -1,4 +1,4 @@
-"""The directory of a tiny experiment: model/, train.jsonl, heldout.jsonl, sft.jsonl.
+"""The directory of a tiny experiment: model/, reward-model/, train.jsonl, heldout.jsonl, sft.jsonl.
 
 Invariant: the directory appears complete or not at all (it is written beside its place and renamed).
 """
@@ -29,6 +29,11 @@ class Tiny:
     @property
     def model(self) -> Path:
         return self.root / "model"
+
+    @property
+    def reward_model(self) -> Path:
+        """Gives a text one number, by random weights: what is learnt from it is to please it."""
+        return self.root / "reward-model"
 
     @property
     def train(self) -> Path:
@@ -70,6 +75,7 @@ def make_tiny(
     partial = Tiny(Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent)))
     try:
         write_checkpoint(partial.model, moe=moe, num_layers=num_layers, width=width, seed=seed)
+        write_checkpoint(partial.reward_model, seed=seed + 1, scores=True)
         write_lines(partial.train, questions(task, num_train, f"{seed}/train", held_out=False))
         write_lines(partial.heldout, questions(task, num_heldout, f"{seed}/heldout", held_out=True))
         write_lines(partial.sft, demonstrations(task, num_demos, f"{seed}/sft"))

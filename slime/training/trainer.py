@@ -21,6 +21,7 @@ from slime.training.handover import collect, distribute
 from slime.training.learner import Learner, Prepared, TrainResult
 from slime.training.losses import LOSSES
 from slime.training.packing import MicroBatch
+from slime.training.postprocess import Postprocess
 from slime.training.profiling import Profile
 from slime.training.recording import write_micro_batches
 from slime.training.report import Report
@@ -62,6 +63,7 @@ class Trainer(Learner):
         )
         self.fixed_scores = FixedScores(config, self.model, self.scoring, self.routing)
         self.advantages = Advantages(config, self.parallel)
+        self.postprocess = Postprocess(config)
         self.before_step = load_hook(BEFORE_STEP, config.custom_megatron_before_train_step_hook_path)
         self.profile = Profile(config, self.parallel)
         self.peak = peak(self.parallel.device.torch, self.model.config.params_dtype)
@@ -109,6 +111,7 @@ class Trainer(Learner):
                     self.fixed_scores.fill(everything, report, rows=rows)
                 if self.parallel.is_last_stage:
                     self.advantages.fill(everything)
+                    self.postprocess.apply(rollout_id, everything)
         return None if values_R is None else collect(everything, "returns_R")
 
     def update(self, *, optimises: bool = True) -> TrainResult:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,7 @@ from slime.weights.sync import Bucket, WeightSync, num_bytes, together
 
 
 class BroadcastSync(WeightSync):
-    """`address` is this machine's, as the engines reach it; `engine_tp` the devices of one engine."""
+    """`address` is this machine's, as the engines reach it."""
 
     def __init__(
         self,
@@ -33,7 +34,6 @@ class BroadcastSync(WeightSync):
         engines: list[EngineControl],
         *,
         buffer_bytes: int,
-        engine_tp: int,
         address: str,
         backend: str,
         timeout: timedelta,
@@ -50,19 +50,20 @@ class BroadcastSync(WeightSync):
         # One thread waits for the engines' answers while this one broadcasts.
         self.waiter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weights")
         self.group: dist.ProcessGroup | None = None
-        together(partial(self._join, address, engine_tp, backend, timeout), takes_part=self.is_source)
+        together(partial(self._join, address, backend, timeout), takes_part=self.is_source)
 
-    def _join(self, address: str, engine_tp: int, backend: str, timeout: timedelta) -> None:
+    def _join(self, address: str, backend: str, timeout: timedelta) -> None:
         """A group beside the default one: neither side may touch the other's world, so it cannot come from
         `new_group`."""
         call_all(self.engines, "health")  # who joins waits for the others, for minutes: better not for one that is dead
-        world_size = 1 + len(self.engines) * engine_tp
+        first_ranks = list(accumulate((engine.num_devices for engine in self.engines), initial=1))
+        world_size = first_ranks.pop()
         store = dist.TCPStore(address, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
         joined = self.waiter.submit(
             call_all,
             self.engines,
             "init_weights_update_group",
-            each=[{"rank_offset": 1 + i * engine_tp} for i in range(len(self.engines))],
+            each=[{"rank_offset": first} for first in first_ranks],
             master_address=address,
             master_port=store.port,
             world_size=world_size,

@@ -24,9 +24,7 @@ ALIGNMENT = 64  # bytes; any element type may start there
 
 
 class HandleSync(WeightSync):
-    """`engine_tp` is the number of devices of one engine."""
-
-    def __init__(self, trainer: Trainer, engines: list[EngineControl], *, buffer_bytes: int, engine_tp: int) -> None:
+    def __init__(self, trainer: Trainer, engines: list[EngineControl], *, buffer_bytes: int) -> None:
         super().__init__(trainer, engines, buffer_bytes=buffer_bytes)
         # PyTorch's default on Linux passes file descriptors, which a request over HTTP cannot carry.
         torch.multiprocessing.set_sharing_strategy("file_system")
@@ -39,8 +37,8 @@ class HandleSync(WeightSync):
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self.served: list[tuple[EngineControl, list[int], dist.ProcessGroup | None]] = []
         for engine in engines:
-            first = engine.index * engine_tp
-            providers = [device % world_size for device in range(first, first + engine_tp)]
+            devices = range(engine.first_device, engine.first_device + engine.num_devices)
+            providers = [device % world_size for device in devices]
             # Every rank must take part in making every group, in the same order.
             group = dist.new_group(sorted(set(providers)), backend="gloo") if len(set(providers)) > 1 else None
             if rank in providers:

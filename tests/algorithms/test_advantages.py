@@ -57,6 +57,13 @@ def test_each_group_sums_to_zero_and_keeps_the_order_of_its_rewards(samples, div
         assert (np.diff(advantages[mine][order]) >= 0).all()
 
 
+def test_parts_of_one_sample_are_compared_by_their_own_rewards():
+    """The first has parts of 3 and 1, so counts as 2 beside 0: mean 1, sample deviation sqrt 2; without it, 0."""
+    rewards, groups, wholes = [3, 1, 0], [5, 5, 5], [0, 0, 1]
+    np.testing.assert_allclose(group_normalised(rewards, groups, wholes), np.array([2, 0, -1]) / 2**0.5, rtol=1e-5)
+    np.testing.assert_allclose(leave_one_out(rewards, groups, wholes), [3, 1, -2], rtol=1e-6)
+
+
 def test_leave_one_out_by_hand():
     np.testing.assert_allclose(leave_one_out([1, 0, 1, 0], [7] * 4), [2 / 3, -2 / 3] * 2, rtol=1e-6)
 

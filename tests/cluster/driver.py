@@ -23,6 +23,7 @@ import ray
 from slime.cluster.placement import place, plan
 from slime.cluster.session import Session
 from slime.cluster.wait import wait
+from slime.config.engine_groups import EngineGroup
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
 
@@ -59,7 +60,7 @@ def main(run_dir: str, mode: str) -> None:
     with Session(config) as session:
         options = [{}, {}]
         if mode == "gpus":
-            placement = place(plan(1, 2, 2, 1, per_node=4, colocate=False), session)
+            placement = place(plan(1, 2, [EngineGroup("regular", 2, 1)], per_node=4, colocate=False), session)
             options = [placement.options(placement.train), placement.options(placement.engines[1])]
         holders = [Holder.options(name=f"rank {i}", **options[i]).remote() for i in (0, 1)]
         up = wait([holder.up.remote() for holder in holders], "the actors", 60)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from slime.config import load
+from slime.config.engine_groups import planned_engines, served_models
+from slime.inference.commands import command_lines
 from slime.inference.errors import InferenceError
 from slime.inference.flags import flags
 from slime.inference.router import ExternalRouter, Router, router_from_config
@@ -39,8 +43,9 @@ def words(server: EngineServer | Router) -> dict[str, str | bool]:
 
 
 def engine(tmp_path: Path, *more: str, device: str = "cpu", **arguments: object) -> EngineServer:
-    config = load(["--hf-checkpoint", "some/model", "--rollout-batch-size", "4", *more])
-    return EngineServer.from_config(config, index=1, device=device, log_path=tmp_path / "log", **arguments)
+    config = load(["--hf-checkpoint", "some/model", "--rollout-batch-size", "4", "--rollout-num-gpus", "4", *more])
+    second = planned_engines(served_models(config))[1]
+    return EngineServer.from_config(config, second, device=device, log_path=tmp_path / "log", **arguments)
 
 
 def test_what_the_user_set_wins(tmp_path: Path) -> None:
@@ -87,8 +92,9 @@ def test_each_rank_on_a_cpu_has_a_core(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def router(tmp_path: Path, *more: str) -> Router | ExternalRouter:
-    config = load(["--hf-checkpoint", "some/model", "--rollout-batch-size", "4", *more])
-    return router_from_config(config, log_path=tmp_path / "log")
+    config = load(["--hf-checkpoint", "some/model", "--rollout-batch-size", "4", "--rollout-num-gpus", "4", *more])
+    (model,) = served_models(config)
+    return router_from_config(config, model, log_path=tmp_path / "log")
 
 
 def test_the_routers_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,3 +116,41 @@ def test_a_router_that_runs_already_is_only_used(tmp_path: Path) -> None:
     assert external.url == "http://192.0.2.7:3000"
     with pytest.raises(InferenceError, match="--sglang-router-port"):
         router(tmp_path, "--sglang-router-ip", "192.0.2.7")
+
+
+# -- groups of engines
+
+
+def commands(*more: str) -> dict[str, str]:
+    base = ["--hf-checkpoint", "some/model", "--rollout-batch-size", "4", "--rollout-num-gpus", "4"]
+    return dict(command_lines(load([*base, *more])))
+
+
+def test_the_command_lines_of_prefill_and_decode_engines() -> None:
+    """As on GPUs: that is where they can run."""
+    shown = commands("--prefill-num-servers", "1", "--sglang-disaggregation-transfer-backend", "nixl")
+    prefill, decode, router = shown.values()
+    assert list(shown) == ["policy, each prefill engine", "policy, each decode engine", "policy, the router"]
+    assert "--disaggregation-mode prefill" in prefill and "--disaggregation-bootstrap-port" in prefill
+    assert "--disaggregation-mode decode" in decode and "--disaggregation-bootstrap-port" not in decode
+    assert "--device cuda" in prefill and "--disaggregation-transfer-backend nixl" in decode
+    assert "--pd-disaggregation" in router
+
+
+def test_a_model_of_its_own_has_its_own_options(tmp_path: Path) -> None:
+    groups = tmp_path / "groups.yaml"
+    of_judge = [{"num_gpus": 2, "num_gpus_per_engine": 2, "overrides": {"dtype": "half"}}]
+    judge = {"name": "judge", "model_path": "other", "server_groups": of_judge}
+    groups.write_text(json.dumps({"sglang": [{"name": "policy", "server_groups": [{"num_gpus": 2}]}, judge]}))
+    shared = ["--colocate", "--actor-num-gpus-per-node", "4", "--rollout-max-context-len", "99", "--device", "cuda"]
+    policy, judge, *routers = commands("--sglang-config", str(groups), "--sglang-dtype", "bfloat16", *shared).values()
+    assert {"--model-path some/model", "--tp-size 1", "--dtype bfloat16", "--context-length 99"} <= pairs(policy)
+    assert {"--model-path other", "--tp-size 2", "--dtype half", "--random-seed 44"} <= pairs(judge)
+    assert "--skip-tokenizer-init" in policy and "--skip-tokenizer-init" not in judge, "a judge is sent text"
+    assert "--enable-weights-cpu-backup" in judge, "nobody brings its weights again after a sleep"
+    assert "--enable-weights-cpu-backup" not in policy and "--context-length" not in judge
+    assert len(routers) == 2
+
+
+def pairs(command: str) -> set[str]:
+    return {" ".join(pair) for pair in itertools.pairwise(command.split())}

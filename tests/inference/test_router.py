@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -44,6 +45,19 @@ def test_engines_are_taken_in_and_out(empty: Router, engine: EngineServer) -> No
     empty.remove_worker(engine.url, 60)
     empty.remove_worker(engine.url, 60)
     assert urls(empty) == []
+
+
+def test_a_router_of_prefill_and_decode_engines_knows_which_is_which(engine: EngineServer, tmp_path: Path) -> None:
+    """One stands for both: what it can do itself the router does not ask."""
+    with Router(log_path=tmp_path / "router.log", options={"pd_disaggregation": True}) as router:
+        router.wait_ready(START_TIMEOUT_S)
+        roles = {engine.url: {"worker_type": "prefill", "bootstrap_port": 8998}}
+        router.add_workers([engine.url], 60, roles=roles)
+        (worker,) = router.workers()
+        assert (worker["worker_type"], worker["bootstrap_port"]) == ("prefill", 8998)
+        router.remove_worker(engine.url, 60)
+        router.add_workers([engine.url], 60, roles={engine.url: {"worker_type": "decode"}})
+        assert [worker["worker_type"] for worker in router.workers()] == ["decode"]
 
 
 def test_an_engine_that_does_not_answer_is_named_with_the_reason(empty: Router) -> None:

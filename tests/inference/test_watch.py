@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from slime.inference.errors import InferenceError
+from slime.inference.external import ExternalEngine
 from slime.inference.http import exchange
 from slime.inference.process import ServerProcess
 from slime.inference.watch import Checks, Watch
@@ -48,6 +49,33 @@ def server(tmp_path: Path) -> Iterator[Files]:
 def process(server: Files) -> psutil.Process:
     (found,) = psutil.Process(server.pid).children()
     return found
+
+
+class Impostor(Files):
+    """Says what an engine of two devices says of itself, as far as it is asked."""
+
+    def command(self) -> list[str]:
+        (self.log_path.parent / "server_info").write_text('{"tp_size": 2}')
+        return [*super().command(), "--directory", str(self.log_path.parent)]
+
+
+def test_an_engine_of_somebody_else_s_is_missed_and_waited_for(tmp_path):
+    with Impostor("files", host="127.0.0.1", port=None, log_path=tmp_path / "log") as server:
+        server.wait_ready(START_S)
+        engine = ExternalEngine(f"127.0.0.1:{server.port}", index=3)
+        engine.wait_ready(START_S)
+        assert (engine.control.url, engine.control.num_devices, engine.control.index) == (server.url, 2, 3)
+        watch = Watch(engine, engine.control.answer, None)
+        engine.stop()
+        assert engine.is_running, "it is not ours to stop"
+        process(server).kill()
+        assert watch.death().cause == "has ended, nobody listens at its address any more"
+        with pytest.raises(InferenceError, match=r"engine 3 at 127.0.0.1:\d+ is not up after 0.1 s"):
+            engine.restart(0.1)
+        server._port_is_chosen = True
+        server.restart(START_S)
+        engine.wait_ready(START_S)
+        assert engine.is_running and not engine.has_ended(0)
 
 
 def test_a_killed_server_is_named_with_the_signal_and_comes_up_again(server):

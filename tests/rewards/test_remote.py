@@ -19,10 +19,11 @@ class Service:
     """Answers one after the other: (status, JSON or text); the last one for ever."""
 
     def __init__(self, *answers: tuple[int, Any]) -> None:
-        self.answers, self.asked = list(answers), []
+        self.answers, self.asked, self.tokens = list(answers), [], []
 
     async def handle(self, request: web.Request) -> web.Response:
         self.asked.append((request.path, await request.json()))
+        self.tokens.append(request.headers.get("Authorization"))
         status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(body, str):
             return web.Response(status=status, text=body)
@@ -31,7 +32,8 @@ class Service:
 
 def verdict(service: Service, rm_type: str, sample: Sample | None = None, **options: Any):
     sample = sample or Sample(index=3, prompt="2+2?", response="<think>hm</think>4", label="4", metadata={"k": 1})
-    defaults = {"rm_timeout": 20, "reward_key": None, "rm_judge_model": "judge", "rm_judge_prompt": None}
+    defaults = {"rm_timeout": 20, "reward_key": None, "rm_model": None}
+    defaults |= {"rm_judge_model": "judge", "rm_judge_prompt": None, "rm_judge_params": {}}
 
     async def serve_and_ask():
         app = web.Application()
@@ -42,7 +44,9 @@ def verdict(service: Service, rm_type: str, sample: Sample | None = None, **opti
         await site.start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         try:
-            return await judged(SimpleNamespace(rm_url=url, **defaults | options), sample, rm_type)
+            routers = {"mine": ("127.0.0.1", runner.addresses[0][1])}  # those of the models that the run serves
+            at = {"rm_url": None, "sglang_model_routers": routers} if "rm_model" in options else {"rm_url": url}
+            return await judged(SimpleNamespace(**at, **defaults | options), sample, rm_type)
         finally:
             await runner.cleanup()
 
@@ -87,11 +91,24 @@ def test_the_deadline_holds_over_all_tries() -> None:
 
 
 def test_nobody_there() -> None:
-    args = SimpleNamespace(rm_url="http://127.0.0.1:9", rm_timeout=0.4, reward_key=None)
+    args = SimpleNamespace(rm_url="http://127.0.0.1:9", rm_model=None, rm_timeout=0.4, reward_key=None)
     with pytest.raises(RewardFailure, match=r"no reward within 0.4 s .*last: Cannot connect"):
         asyncio.run(judged(args, Sample(response="4"), "remote_rm"))
     with pytest.raises(RewardError, match="Give --rm-url"):
-        asyncio.run(judged(SimpleNamespace(rm_url=None), Sample(response="4"), "remote_rm"))
+        asyncio.run(judged(SimpleNamespace(rm_url=None, rm_model=None), Sample(response="4"), "remote_rm"))
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_a_model_of_the_same_run_is_asked_through_its_router(token: str | None) -> None:
+    served = {"rm_model": "mine", "sglang_router_token": token}
+    service = Service((200, {"data": [{"embedding": [-1.5], "index": 0}]}))
+    assert verdict(service, "reward_model", **served).score == -1.5
+    assert service.asked == [("/v1/embeddings", {"model": "mine", "input": "2+2?<think>hm</think>4"})]
+    assert service.tokens == [token and f"Bearer {token}"]
+    service = Service((200, {"choices": [{"message": {"content": "Score: 1"}}]}))
+    assert verdict(service, "judge", **served, rm_judge_params={"max_tokens": 9}).score == 1
+    (path, body), = service.asked
+    assert (path, body["model"], body["max_tokens"]) == ("/v1/chat/completions", "mine", 9)
 
 
 @pytest.mark.parametrize("answer", [{"embedding": [-1.5], "meta_info": {}}, [{"embedding": [-1.5]}]])

@@ -18,6 +18,7 @@ from slime.rollout.metrics import (
     request_metrics,
     rollout_metrics,
 )
+from slime.rollout.responses import grow
 from tests.rollout.samples import finished
 
 
@@ -158,7 +159,7 @@ def test_further_metrics() -> None:
         finished(2, [3] * 2, group=1, reward={"why": "format"}),
         finished(3, [3] * 2, group=1, reward={"why": "format"}),
     ]
-    off = {"log_multi_turn": False, "log_passrate": False, "log_reward_category": None}
+    off = {"log_multi_turn": False, "log_passrate": False, "log_correct_samples": False, "log_reward_category": None}
     rewards = [1, 0, 0, 0]
     assert further_metrics(SimpleNamespace(**off), samples, rewards) == {}
     turns = further_metrics(SimpleNamespace(**off | {"log_multi_turn": True}), samples, rewards)
@@ -169,4 +170,32 @@ def test_further_metrics() -> None:
     assert rates == {"passrate/pass@1": 0.25, "passrate/pass@2": 0.5}
     categories = further_metrics(SimpleNamespace(**off | {"log_reward_category": "why"}), samples, rewards)
     assert categories == {"rollout/error_cat/format": 0.75, "rollout/error_cat/right": 0.25}
-    assert all(map(find, [*turns, *rates, *categories]))
+    correct = further_metrics(SimpleNamespace(**off | {"log_correct_samples": True}), samples, rewards)
+    assert (correct["rollout/correct_ratio"], correct["rollout/correct_truncated_ratio"]) == (0.25, 0)
+    assert (correct["rollout/correct_response_len/mean"], correct["rollout/incorrect_response_len/max"]) == (6, 2)
+    assert all(map(find, [*turns, *rates, *categories, *correct]))
+
+
+def test_a_sample_that_fanned_out_counts_once() -> None:
+    """Of two samples of a prompt the first became three, and passed; as many parts would have made it 3 of 4."""
+    samples = [*(finished(0, [3] * 2) for _ in range(3)), finished(1, [3] * 8)]
+    rewards = [1, 1, 1, 0]
+    on = SimpleNamespace(log_multi_turn=False, log_passrate=True, log_correct_samples=True, log_reward_category=None)
+    metrics = further_metrics(on, samples, rewards)
+    assert metrics["passrate/pass@1"] == metrics["rollout/correct_ratio"] == 0.5
+    assert metrics["rollout/correct_response_len/mean"] == 6, "its parts together"
+    metrics = rollout_metrics(samples, rewards, seconds=1, num_gpus=1)
+    assert metrics["rollout/raw_reward"] == 0.5
+    assert not [name for name in rollout_metrics(samples[:3], [1, 1, 1], seconds=1, num_gpus=1) if "zero_std" in name]
+
+
+def test_speculation() -> None:
+    """Two requests of one sample, one of another, and one of an engine that does none."""
+    one, other = finished(0, [3]), finished(1, [3])
+    for sample, accepted, tokens in ((one, 3, 5), (one, 1, 3), (other, 0, 2)):
+        meta = {"spec_verify_ct": 2, "spec_num_correct_drafts": accepted, "spec_num_proposed_drafts": 8}
+        grow(sample, Generation([4] * tokens, [0.0] * tokens, "stop", [], 1, 0, None, None, meta))
+    grow(other, Generation([4], [0.0], "stop", [], 1, 0, None, None, {}))
+    metrics = rollout_metrics([one, other, finished(2, [3])], [0, 0, 0], seconds=1, num_gpus=1)
+    assert metrics["rollout/spec_accept_rate"] == 4 / 24
+    assert metrics["rollout/spec_accept_length"] == 10 / 6

@@ -27,6 +27,18 @@ def test_compared_within_the_group_by_id(make_config: Callable[..., Config]) -> 
     assert (rewards[1], rewards[3]) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "want"), [("grpo", [1 / 2**0.5, 1 / 2**0.5, 1 / 2**0.5, -1 / 2**0.5]), ("rloo", [1, 1, 1, -1])]
+)
+def test_a_sample_that_fanned_out_counts_once_in_its_group(
+    make_config: Callable[..., Config], estimator: str, want: list[float]
+) -> None:
+    """Rewards 1 and 0, the first of which has three parts: mean 1/2, not 3/4 (case 21)."""
+    samples = [*(finished(0, [3], reward=1.0) for _ in range(3)), finished(1, [3], reward=0.0)]
+    _, rewards = rewards_for_training(make_config("--advantage-estimator", estimator), samples)
+    assert rewards == pytest.approx(want, abs=1e-5)
+
+
 def test_a_sample_whose_reward_was_not_had_and_is_dropped_counts_for_nobody(make_config: Callable[..., Config]) -> None:
     """1, 0 and one that would be 0, too, had it not been dropped: as without it; and one with policy zero."""
     samples = [finished(i, [3], reward=reward) for i, reward in enumerate((1.0, 0.0, 0.7))]

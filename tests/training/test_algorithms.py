@@ -67,6 +67,7 @@ def results(model, other):
         "custom loss alone": ([*CUSTOM, "--disable-compute-advantages-and-returns"], ONCE),
         "custom loss per token": ([*CUSTOM, "--calculate-per-token-loss"], ONCE),
         "reducer": (["--custom-pg-loss-reducer-function-path", f"{HOOKS}.by_a_constant_length"], ONCE),
+        "narrowed": (["--rollout-data-postprocess-path", f"{HOOKS}.only_likely_tokens"], ONCE),
         "custom advantages": (["--custom-advantage-function-path", f"{HOOKS}.rising"], ONCE),
         "teacher in the trainer": ([*teacher, "megatron", "--opd-teacher-load", other], TWICE),
         "teacher of the rollout": ([*teacher, "sglang"], ONCE),
@@ -270,6 +271,17 @@ def test_a_reducer_decides_how_tokens_add_up(results, scored):
     assert first_step(results, "reducer")["train/pg_loss"] == close(want)
 
 
+def test_a_last_look_at_the_rollout_may_narrow_its_masks(results, scored):
+    """What it masks counts as 0 in means over as many tokens as before."""
+    kept = [(s.log_probs > -4.15).float() for s in scored]  # ln 64 = 4.16
+    assert 0 < sum(float((k * s.mask).sum()) for k, s in zip(kept, scored, strict=True))
+    assert any(((1 - k) * s.mask).any() for k, s in zip(kept, scored, strict=True))
+    advantages = [s.sample.reward * k for s, k in zip(scored, kept, strict=True)]
+    want = mean_of_sample_means(scored, advantages)
+    assert results["narrowed"][0].rollout["rollout/advantages"] == close(want)
+    assert first_step(results, "narrowed")["train/pg_loss"] == close(-want), "the ratio is 1 in the first step"
+
+
 def test_custom_advantages(results, scored):
     want = mean_of_sample_means(scored, [s.sample.reward * torch.arange(s.sample.response).float() for s in scored])
     rollout = results["custom advantages"][0].rollout
@@ -361,6 +373,7 @@ def test_refusals(model):
         "nothing trains": (model, ["--freeze-params-name-list", "."], SAMPLES, True),
         "a token forgotten": (model, custom_tis, SAMPLES, True),
         "no advantages": (model, ["--custom-advantage-function-path", f"{HOOKS}.no_advantages"], SAMPLES, True),
+        "unmasked": (model, ["--rollout-data-postprocess-path", f"{HOOKS}.unmasks"], SAMPLES, True),
         "no function": (model, ["--custom-advantage-function-path", f"{HOOKS}.nothing"], SAMPLES, True),
     }
     (said,) = run_ranks(refusals, 1, cases)
@@ -370,4 +383,5 @@ def test_refusals(model):
     assert "nothing is left to train on training rank 0" in said["nothing trains"]
     assert "--custom-tis-function-path: pg_loss came back with the shape" in said["a token forgotten"]
     assert "left no 'advantages' in rollout_data" in said["no advantages"]
+    assert "a loss mask has a token that was masked before" in said["unmasked"]
     assert "has no 'nothing'" in said["no function"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from slime.config import load
+from slime.config.engine_groups import planned_engines, served_models
 from slime.data.sample import Sample
 from slime.inference.server import EngineServer
 from slime.rollout.convert import to_batches
@@ -88,7 +89,8 @@ def test_a_real_engine_chooses_what_the_trainer_does(moe, tmp_path):
     rollout = ["--n-samples-per-prompt", "2", "--rollout-max-response-len", "12", "--rollout-num-gpus", "1"]
     reward = ["--rm-type", "exact_match", "--label-key", "label"]
     config = load(["--hf-checkpoint", moe, *COMMON, *rollout, *reward, "--micro-batch-size", "10", *R3])
-    with EngineServer.from_config(config, index=0, device="cpu", log_path=tmp_path / "engine.log") as engine:
+    (planned,) = planned_engines(served_models(config))
+    with EngineServer.from_config(config, planned, device="cpu", log_path=tmp_path / "engine.log") as engine:
         engine.wait_ready(START_TIMEOUT_S)
         config = config.replace(sglang_router_ip="127.0.0.1", sglang_router_port=engine.port)
         with Generator(config) as generator:

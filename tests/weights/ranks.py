@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from slime.inference.control import EngineControl
 
 
-def make_sync(medium: str, made, engines: list[EngineControl], engine_tp: int, buffer_bytes: int):
+def make_sync(medium: str, made, engines: list[EngineControl], buffer_bytes: int):
     from slime.weights.broadcast import BroadcastSync
     from slime.weights.handles import HandleSync
 
-    common = {"buffer_bytes": buffer_bytes, "engine_tp": engine_tp}
+    common = {"buffer_bytes": buffer_bytes}
     if medium == "handles":
         return HandleSync(made, engines, **common)
     return BroadcastSync(made, engines, **common, address="127.0.0.1", backend="gloo", timeout=timedelta(seconds=60))
@@ -36,7 +36,6 @@ def push_and_compare(
     options: list[str],
     medium: str,
     engines: list[EngineControl],
-    engine_tp: int,
     buffer_bytes: int,
     scratch: str,
 ) -> list[dict[str, float]]:
@@ -44,7 +43,7 @@ def push_and_compare(
     from slime.weights.equality import check_equal
 
     with trainer(directory, *options) as made:
-        sync = make_sync(medium, made, engines, engine_tp, buffer_bytes)
+        sync = make_sync(medium, made, engines, buffer_bytes)
         try:
             metrics = []
             for version in (5, 6):
@@ -84,7 +83,7 @@ def compare_after_change(directory: str, engines: list[EngineControl], scratch: 
     from slime.weights.equality import WeightsDiffer, check_equal
 
     with trainer(directory) as made:
-        sync = make_sync("handles", made, engines, 1, 1 << 20)
+        sync = make_sync("handles", made, engines, 1 << 20)
         sync.push(1)
         parameter = dict(made.model.chunks[0].named_parameters())
         name = next(name for name in parameter if "final_layernorm" in name)

@@ -48,7 +48,7 @@ def engine_tp2(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     ],
 )
 def test_engine_has_the_trainers_weights(restored, tiny_model, tmp_path, ranks, options, medium, buffer_bytes):
-    arguments = (str(tiny_model), options, medium, [restored.control], 1, buffer_bytes, str(tmp_path))
+    arguments = (str(tiny_model), options, medium, [restored.control], buffer_bytes, str(tmp_path))
     metrics = run_ranks(push_and_compare, ranks, *arguments)
     assert sum(rank[0]["perf/update_weights_wire_bytes"] for rank in metrics) > 0
     assert not list(tmp_path.iterdir()), "the checkpoint of the comparison was left behind"
@@ -56,12 +56,12 @@ def test_engine_has_the_trainers_weights(restored, tiny_model, tmp_path, ranks, 
 
 @pytest.mark.parametrize("medium", ["broadcast", "handles"])
 def test_engine_of_two_ranks(engine_tp2, tiny_model, tmp_path, medium):
-    arguments = (str(tiny_model), TP2, medium, [engine_tp2.control], 2, ALL_AT_ONCE, str(tmp_path))
+    arguments = (str(tiny_model), TP2, medium, [engine_tp2.control], ALL_AT_ONCE, str(tmp_path))
     run_ranks(push_and_compare, 2, *arguments)
 
 
 def test_tokens_carry_the_version(restored, tiny_model, tmp_path):
-    arguments = (str(tiny_model), [], "handles", [restored.control], 1, ALL_AT_ONCE, str(tmp_path))
+    arguments = (str(tiny_model), [], "handles", [restored.control], ALL_AT_ONCE, str(tmp_path))
     run_ranks(push_and_compare, 1, *arguments)
 
     async def generate():

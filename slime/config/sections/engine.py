@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slime.config.section import Count, Port, Seconds, Section, Unit, option
+from slime.config.section import Count, Path, Port, Seconds, Section, Strings, Unit, option
 
 Deadline = Annotated[float, Field(gt=0), Unit("SECONDS")]
 
@@ -17,6 +17,17 @@ class Engine(Section):
     Every option of the installed SGLang can be given as --sglang-<name>, every option of its router as --router-<name>.
     """
 
+    sglang_config: Path | None = option(
+        None,
+        "YAML of the models to serve and of their groups of engines: roles, sizes, SGLang's options; docs/engines.md."
+        " Unset: the policy, by one group of --rollout-num-gpus devices.",
+    )
+    prefill_num_servers: Count | None = option(
+        None, "Of the policy's engines so many only compute prompts, the others only responses (PD disaggregation)."
+    )
+    rollout_external_engine_addrs: Strings = option(
+        (), "host:port of engines of the policy that run already; none is started then. docs/engines.md."
+    )
     sglang_router_ip: str | None = option(None, "Address of a router that runs already; unset: one is started.")
     sglang_router_port: Port | None = option(None, "Port of the router.", derived="a free one")
     sglang_router_request_timeout_secs: Seconds = option(14400, "Longest time of one generation request.")

@@ -42,6 +42,10 @@ class Logging(Section):
     log_passrate: bool = option(
         False, "passrate/pass@k of the prompts of each rollout, unbiased; a reward of 1 is a pass."
     )
+    log_correct_samples: bool = option(
+        False,
+        "rollout/correct_*, rollout/incorrect_*: responses with a reward of 1, and all others: how many, how long.",
+    )
     log_reward_category: str | None = option(
         None, "rollout/error_cat/*: share of the samples by this key of the reward, which is a dict."
     )

@@ -8,9 +8,11 @@ from pydantic import Field
 
 from slime.config.section import (
     Count,
+    FrozenDict,
     Hook,
     Index,
     Integers,
+    Json,
     Path,
     Paths,
     Positive,
@@ -85,6 +87,11 @@ class Rollout(Section):
     custom_convert_samples_to_train_data_path: Hook | None = option(
         None, "convert_samples(args, samples) -> dict: replaces the conversion of samples into training data."
     )
+    rollout_data_postprocess_path: Hook | None = option(
+        None,
+        "postprocess(args, rollout_id, rollout_data): a last look at a rollout on its way to training, with all"
+        " log-probs and advantages; may narrow rollout_data['loss_masks'].",
+    )
     custom_rollout_log_function_path: Hook | None = option(
         None, "log_rollout(rollout_id, args, samples, extra_metrics, rollout_time) -> bool: true replaces the metrics."
     )
@@ -112,7 +119,15 @@ class Reward(Section):
     rm_url: str | None = option(
         None, "Where the reward service of --rm-type remote_rm, reward_model or judge is: http://host:port."
     )
+    rm_model: str | None = option(
+        None, "Name of a model of --sglang-config that serves as --rm-type reward_model or judge, instead of --rm-url."
+    )
     rm_judge_model: str = option("default", "Name that --rm-type judge asks for at --rm-url.")
+    rm_judge_params: Json = option(
+        FrozenDict(),
+        "Further fields of the request to the judge, e.g. '{\"max_tokens\": 256, \"temperature\": 0.6}'; SGLang takes a"
+        " \"regex\" that the answer obeys.",
+    )
     rm_judge_prompt: Path | None = option(
         None,
         "File of the question put to the judge, with {prompt}, {response} and {label} in it. Unset: a built-in one.",

@@ -1,0 +1,70 @@
+"""Runs with engines beside the policy's: a reward model in the same job, and engines that somebody else started."""
+
+from __future__ import annotations
+
+import pytest
+
+from slime.data.recording import read_rollout
+from slime.rollout.types import flatten
+from slime.tiny import Tiny, make_tiny
+from tests.test_end_to_end import DECOUPLED, column, train
+
+REWARD_MODEL = """\
+sglang:
+  - name: policy
+    server_groups: [{{num_gpus: 1}}]
+  - name: pleased
+    model_path: {}
+    server_groups: [{{num_gpus: 1, overrides: {{is_embedding: true}}}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Tiny:
+    return make_tiny(tmp_path_factory.mktemp("groups") / "tiny", "sort", num_train=16, num_heldout=8, num_demos=8)
+
+
+def options(tiny: Tiny) -> list[str]:
+    return [
+        *("--config", "configs/tiny-reward-model.yaml", "--hf-checkpoint", str(tiny.model)),
+        *("--prompt-data", str(tiny.train), "--rollout-batch-size", "8", "--n-samples-per-prompt", "4"),
+        *("--num-rollout", "2", "--num-steps-per-rollout", "1", "--lr-warmup-iters", "0"),
+    ]
+
+
+def test_a_reward_model_in_the_same_job(tiny, tmp_path):
+    """Takes no turns with training, keeps its weights, and says the same of the same text from first to last."""
+    groups = tmp_path / "groups.yaml"
+    groups.write_text(REWARD_MODEL.format(tiny.reward_model))
+    served = ["--sglang-config", str(groups), "--rm-model", "pleased", "--check-weight-update-equal"]
+    dumped = ["--save-debug-rollout-data", str(tmp_path / "rollout-{rollout_id}")]
+    train(tmp_path, *options(tiny), *served, *dumped)
+    assert len(column(tmp_path / "run", "rollout/raw_reward")) == 2
+    assert max(column(tmp_path / "run", "train/train_rollout_logprob_abs_diff_max")) < 1e-4
+    rewards: dict[str, set[float]] = {}
+    for rollout_id in (0, 1):
+        for sample in flatten(read_rollout(tmp_path / f"rollout-{rollout_id}")):
+            rewards.setdefault(sample.prompt + sample.response, set()).add(round(sample.reward, 4))
+    assert len(set.union(*rewards.values())) > 8, "not rewards of a model"
+    assert max(map(len, rewards.values())) == 1, "not always the same of the same text"
+
+
+def test_engines_that_somebody_else_started(engine, tiny, tiny_model, tmp_path):
+    """They are given weights as our own are, and are left running."""
+    external = ["--hf-checkpoint", str(tiny_model), "--rollout-external-engine-addrs", f"{engine.host}:{engine.port}"]
+    ours = [*DECOUPLED[:3], "--rm-type", "random", "--check-weight-update-equal"]
+    config = ["--config", "configs/tiny-grpo.yaml", "--eval-prompt-data", "sort", str(tiny.heldout)]
+    config += ["--skip-eval-before-train", "--log-correct-samples"]
+    hook = ["--rollout-data-postprocess-path", "tests.training.hooks.note_lengths"]
+    run = tmp_path / "run"
+    try:
+        train(tmp_path, *config, *options(tiny)[4:], *external, *ours, *hook)
+        assert max(column(run, "train/train_rollout_logprob_abs_diff_max")) < 1e-4
+        assert engine.is_healthy()
+        assert len(column(run, "eval/sort")) == 1
+        assert column(run, "rollout/correct_ratio") == column(run, "rollout/raw_reward")
+        lengths = [int((run / f"lengths-{rollout_id}").read_text()) / 32 for rollout_id in (0, 1)]
+        assert lengths == pytest.approx(column(run, "rollout/response_len/mean"))
+    finally:
+        engine.control.update_weights_from_disk(model_path=str(tiny_model))
+        engine.control.flush_cache()
