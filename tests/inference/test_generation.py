@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from types import SimpleNamespace
 
 import pytest
 
-from slime.data.sample import Sample
 from slime.inference.client import GenerateClient, Generation
 from slime.inference.errors import RequestError
 from slime.inference.server import EngineServer
-from slime.rewards.teacher import ask_teacher
 from tests.inference.conftest import Run
 from tests.inference.hf import Reference
 
@@ -159,10 +156,3 @@ async def until_generating(engine: EngineServer) -> None:
     async with asyncio.timeout(60):
         while not any(load["num_running_reqs"] for load in await asyncio.to_thread(engine.control.loads)):
             await asyncio.sleep(0.01)
-
-
-def test_a_teacher_says_of_each_token_what_hf_says(engine: EngineServer, reference: Reference, run: Run) -> None:
-    prompt, response = [5, 6, 7], [20, 21, 3, 40]
-    sample = Sample(tokens=prompt + response, response_length=len(response))
-    assert run(ask_teacher(SimpleNamespace(rm_url=engine.url, rm_timeout=60), sample)) == 0
-    assert sample.teacher_log_probs == pytest.approx(reference.log_probs(prompt, response), abs=TOLERANCE)
