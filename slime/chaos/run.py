@@ -1,7 +1,7 @@
 """Run: train.py, started, killed in parts, and started again until it is done.
 
 A rollout begins, as far as faults are concerned, when the ledger says that a sample is generated for it. The moment of
-the kill is drawn from four fifths of the time that the step before took, so that it is not past the end of the last one.
+the kill is drawn from four fifths of the time that the step before took, so as not to be past the end of the last one.
 """
 
 from __future__ import annotations
