@@ -14,9 +14,7 @@ import numpy as np
 EPSILON = 1e-6
 
 
-def group_normalised(
-    rewards_N, group_ids_N, wholes_N=None, *, divide_by_std: bool = True, ddof: int = 1
-) -> np.ndarray:
+def group_normalised(rewards_N, group_ids_N, wholes_N=None, *, divide_by_std: bool = True, ddof: int = 1) -> np.ndarray:
     """GRPO, arXiv:2402.03300, section 4.1.2: A = (r - mean of the group) / (std of the group + 1e-6).
 
     A group whose rewards are all equal, one of a single sample too, gets exactly 0. Without `divide_by_std` only the

@@ -26,7 +26,7 @@ from slime.observe.terminal import Terminal, seconds
 
 
 def kill(text: str) -> Kill:
-    """"engine@3"."""
+    """ "engine@3"."""
     kind, at, rollout_id = text.partition("@")
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)

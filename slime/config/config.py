@@ -105,16 +105,12 @@ class Config(BaseModel):
         own = self.replace(**{name: value for name, value in given.items() if name in OWN})
         return own.model_copy(update={"megatron": FrozenDict({**self.megatron, **passed})})
 
-    def with_routers(
-        self, policy: str, routers: Mapping[str, tuple[str, int]], token: str | None
-    ) -> Config:
+    def with_routers(self, policy: str, routers: Mapping[str, tuple[str, int]], token: str | None) -> Config:
         """The same configuration where it is known at which router each served model is; `policy` names the one that
         makes the rollouts."""
         host, port = routers[policy]
         at_policy = self.replace(sglang_router_ip=host, sglang_router_port=port)
-        return at_policy.model_copy(
-            update={"sglang_model_routers": FrozenDict(routers), "sglang_router_token": token}
-        )
+        return at_policy.model_copy(update={"sglang_model_routers": FrozenDict(routers), "sglang_router_token": token})
 
     @property
     def has_engines(self) -> bool:

@@ -40,9 +40,7 @@ def _something_is_generated(c: Config) -> Iterator[Problem]:
 @reads("stale_group_policy", "max_weight_staleness")
 def _stale_groups_come_about(c: Config) -> Iterator[Problem]:
     if c.stale_group_policy != "wait" and c.max_weight_staleness is None:
-        yield Problem(
-            "--stale-group-policy", "nothing is ever too old without a bound", "add --max-weight-staleness N"
-        )
+        yield Problem("--stale-group-policy", "nothing is ever too old without a bound", "add --max-weight-staleness N")
 
 
 @reads("update_weights_interval", "async_depth", "max_weight_staleness", "eval_interval", "use_fault_tolerance")

@@ -31,9 +31,7 @@ def command_lines(config: Config) -> Iterator[tuple[str, str]]:
     for engine in planned_engines(models):
         if engine.address is None and id(engine.group) not in seen:
             seen.append(id(engine.group))
-            server = EngineServer.from_config(
-                config, engine, device="cuda" if on_gpus else "cpu", log_path=NOWHERE
-            )
+            server = EngineServer.from_config(config, engine, device="cuda" if on_gpus else "cpu", log_path=NOWHERE)
             yield f"{engine.model.name}, each {_role(engine.group.worker_type)}", _words(server)
     for model in models:
         router = router_from_config(config, model, log_path=NOWHERE, is_policy=model is policy_of(models))

@@ -119,7 +119,9 @@ TRAIN = (
     Metric("train/tis_abs", "", "mean distance of `tis` from 1"),
     Metric("train/mis", "", "mean weight of MIS"),
     Metric("train/mis_clipfrac", "share", "tokens whose weight was cut or masked by MIS"),
-    Metric("train/mtp_loss", "", "`--enable-mtp-training`: minus log-prob of the tokens that its layers predict, a mean"),
+    Metric(
+        "train/mtp_loss", "", "`--enable-mtp-training`: minus log-prob of the tokens that its layers predict, a mean"
+    ),
     Metric("train/opsm_clipfrac", "share", "tokens of samples that OPSM left out"),
     Metric(LOGPROB_DIFF, "nats", "mean difference, trainer to engine, of the sampled tokens' log-probabilities"),
     Metric(f"{LOGPROB_DIFF}_max", "nats", "the largest of them: a jump means that the weight sync is broken"),

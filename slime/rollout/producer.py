@@ -51,9 +51,7 @@ class Producer:
         self._taken_at: float | None = None  # when the last rollout was, if what is in the next is made since then
         self._num_gpus = sum(engine.num_devices for engine in engines)
 
-    def rollout(
-        self, rollout_id: int, *, dp_size: int, weight_version: int = 0
-    ) -> tuple[list[Batch], dict[str, Any]]:
+    def rollout(self, rollout_id: int, *, dp_size: int, weight_version: int = 0) -> tuple[list[Batch], dict[str, Any]]:
         """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics. 0: nobody trains on it.
         `weight_version` is that of the weights which the engines have."""
         start = time.perf_counter() if self._taken_at is None else self._taken_at

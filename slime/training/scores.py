@@ -59,9 +59,7 @@ class FixedScores:
         own = ("log_probs", *self.own_extras) if self.own else self.own_extras
         return (*(f"{name}_log_probs" for name in self.model.frozen), *own)
 
-    def fill(
-        self, batches: Sequence[MicroBatch], report: Report, *, rows: Sequence[MicroBatch] | None = None
-    ) -> None:
+    def fill(self, batches: Sequence[MicroBatch], report: Report, *, rows: Sequence[MicroBatch] | None = None) -> None:
         """`rows` are the same samples in other micro-batches, which the passes then go over."""
         for name, weights in self.model.frozen.items():
             with report.clock(f"{name}_log_probs"):

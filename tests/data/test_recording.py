@@ -56,7 +56,9 @@ def test_what_the_disk_has_no_room_for_leaves_the_file_as_it_was(tmp_path):
     before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        with pytest.raises(DataError, match=rf"can't write {path}: File too large\. What was saved before is as it was"):
+        with pytest.raises(
+            DataError, match=rf"can't write {path}: File too large\. What was saved before is as it was"
+        ):
             write_rollout(path, [[Sample(prompt="long" * 1000)]])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

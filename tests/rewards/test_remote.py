@@ -107,7 +107,7 @@ def test_a_model_of_the_same_run_is_asked_through_its_router(token: str | None) 
     assert service.tokens == [token and f"Bearer {token}"]
     service = Service((200, {"choices": [{"message": {"content": "Score: 1"}}]}))
     assert verdict(service, "judge", **served, rm_judge_params={"max_tokens": 9}).score == 1
-    (path, body), = service.asked
+    ((path, body),) = service.asked
     assert (path, body["model"], body["max_tokens"]) == ("/v1/chat/completions", "mine", 9)
 
 

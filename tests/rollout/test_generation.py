@@ -11,6 +11,7 @@ from slime.data.sample import Sample, Status
 from slime.data.source import PromptSource
 from slime.data.tokenizer import Tokenizer
 from slime.inference.router import Router
+from slime.inference.server import EngineServer
 from slime.rewards import RewardError
 from slime.rollout.generate import generate_rollout
 from slime.rollout.generator import Generator
@@ -182,6 +183,13 @@ class TestRewards:
         config = open_generator(make_config(custom_generate_function_path=f"{HOOKS}.says_a_root"))
         samples = flatten(roll(config.replace(rm_type="math")).samples)
         assert [sample.reward for sample in samples] == [0.0] + [1.0] * 7
+
+    def test_a_teacher_with_the_weights_of_the_policy(
+        self, make_config: MakeConfig, open_generator: Open, engine: EngineServer
+    ) -> None:
+        teacher = "slime.rewards.teacher.ask_teacher"
+        for sample in flatten(roll(open_generator(make_config(custom_rm_path=teacher, rm_url=engine.url))).samples):
+            assert sample.teacher_log_probs == pytest.approx(sample.rollout_log_probs, abs=1e-4)
 
     def test_beside_generation(self, make_config: MakeConfig, open_generator: Open) -> None:
         """All samples but the first are generated only after the first was graded."""

@@ -46,9 +46,7 @@ class Run:
 
 @pytest.fixture
 def begin(live: Callable[..., Life]) -> Iterator[Callable[..., Run]]:  # noqa: F811
-    def of(
-        held: set[int] = frozenset(), function: str = "answers_when_not_held", *more: str, **options: object
-    ) -> Run:
+    def of(held: set[int] = frozenset(), function: str = "answers_when_not_held", *more: str, **options: object) -> Run:
         HELD.clear()
         HELD.update(held)
         defaults = {"rollout_batch_size": BATCH, "num_rollout": 4, "max_weight_staleness": 1}

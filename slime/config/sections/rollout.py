@@ -125,8 +125,8 @@ class Reward(Section):
     rm_judge_model: str = option("default", "Name that --rm-type judge asks for at --rm-url.")
     rm_judge_params: Json = option(
         FrozenDict(),
-        "Further fields of the request to the judge, e.g. '{\"max_tokens\": 256, \"temperature\": 0.6}'; SGLang takes a"
-        " \"regex\" that the answer obeys.",
+        'Further fields of the request to the judge, e.g. \'{"max_tokens": 256, "temperature": 0.6}\'; SGLang takes a'
+        ' "regex" that the answer obeys.',
     )
     rm_judge_prompt: Path | None = option(
         None,
