@@ -55,4 +55,4 @@ else
 fi
 
 say "4/4  reinforcement learning by GRPO (a minute)"
-exec "$PYTHON" train.py --config configs/tiny-grpo.yaml "$@"
+exec "$PYTHON" train.py --config configs/tiny-grpo.yaml --config configs/tiny-ahead.yaml "$@"

@@ -264,8 +264,8 @@ def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
         yield f"The global batch is not a multiple of {ranks} data-parallel ranks: some have a sample less, and wait."
     if c.max_weight_staleness and not (c.use_rollout_logprobs or c.use_tis or c.use_mis):
         yield (
-            "Samples of older weights will be taken for samples of the current ones: --use-rollout-logprobs or --use-tis"
-            " keeps them apart."
+            "Samples of older weights will be taken for samples of the current ones:"
+            " --use-rollout-logprobs or --use-tis keeps them apart."
         )
     longest = (c.rollout_max_prompt_len or 0) + (c.rollout_max_response_len or 0)
     if c.use_dynamic_batch_size and c.max_tokens_per_gpu * c.context_parallel_size < longest:

@@ -102,8 +102,8 @@ def _time(summary: Summary, terminal: Terminal, width: int) -> list[str]:
     parts = {part: value for part, value in summary.seconds.items() if part != "step"}
     total = summary.seconds.get("step", sum(parts.values()))
     lines = []
+    overlap = sum(parts.values()) > 1.05 * total  # an asynchronous run: rollout and training go on together
     if total > 0:
-        overlap = sum(parts.values()) > 1.05 * total  # an asynchronous run: rollout and training go on together
         parts["rest"] = max(0.0, total - sum(parts.values()))
         parts = {part: value for part, value in parts.items() if value >= 0.005 * total}
         lines.append(f"{_title('a step', terminal)}{total:.2f} s" + (", its parts overlap" if overlap else ""))
@@ -114,7 +114,9 @@ def _time(summary: Summary, terminal: Terminal, width: int) -> list[str]:
         whose = "trained on" if summary.supervised else "of the longest sample of a rollout"
         lines.append(f"{_title('speed', terminal)}{summary.tokens_per_s:.0f} tokens/s {whose}")
     if math.isfinite(summary.logprob_diff):
-        lines.append(f"{_title('log-probs', terminal)}trainer and engine differ by at most {summary.logprob_diff:.1e}")
+        older = ", whose weights are older" if overlap else ""
+        difference = f"trainer and engine differ by at most {summary.logprob_diff:.1e}"
+        lines.append(f"{_title('log-probs', terminal)}{difference}{older}")
     return lines
 
 

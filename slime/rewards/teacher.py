@@ -1,5 +1,5 @@
-"""--custom-rm-path slime.rewards.teacher.ask_teacher: on-policy distillation from a model that SGLang serves, at --rm-url
-or as --rm-model.
+"""--custom-rm-path slime.rewards.teacher.ask_teacher: on-policy distillation from a model that SGLang serves, at
+--rm-url or as --rm-model.
 
 The teacher reads the tokens of a sample as they were sampled, so it has the policy's vocabulary. What it thinks of each
 response token goes into `teacher_log_probs`; the reward is 0, so that nothing else is learnt from.
@@ -35,8 +35,8 @@ async def ask_teacher(args: Any, sample: Any, **_: Any) -> float:
     wrong = [ours for (_, its), ours in zip(read, tokens[-count:], strict=False) if its not in (ours, 0)]
     if wrong or len(read) != count:
         raise RewardFailure(
-            f"{sample.name}: the teacher read {len(read)} tokens, {len(wrong)} of them others than the {count} that were"
-            " sampled: has it another vocabulary?"
+            f"{sample.name}: the teacher read {len(read)} tokens, {len(wrong)} of them others than the {count} that"
+            " were sampled: has it another vocabulary?"
         )
     sample.teacher_log_probs = [log_prob for log_prob, _ in read]
     return 0.0

@@ -30,7 +30,6 @@ from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedBase, ShardedTensor
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
-
 from torch.distributed.checkpoint.api import CheckpointException
 
 from slime.config import Config, checkpoint_dir
@@ -237,8 +236,8 @@ def _explained(partial: Path) -> Iterator[None]:
         if free < FULL_BYTES:  # Megatron's words don't say so
             reason = "the disk is full"
         raise CheckpointError(
-            f"can't write a checkpoint to {partial.parent}: {reason} ({free / 1e6:,.0f} MB free). The checkpoint before is"
-            " as it was: mend this, and go on from there with --load"
+            f"can't write a checkpoint to {partial.parent}: {reason} ({free / 1e6:,.0f} MB free). The checkpoint before"
+            " is as it was: mend this, and go on from there with --load"
         ) from error
 
 

@@ -174,9 +174,11 @@ def test_supervised_run_shows_its_loss(run):
 
 def test_asynchronous_run_says_that_its_parts_overlap(run):
     Metrics(run).log({"perf/rollout_time": 0.4, "perf/train_time": 0.4, "perf/step_time": 0.45}, step=0)
-    assert page(run).splitlines()[2:4] == [
+    Metrics(run).log({"train/train_rollout_logprob_abs_diff_max": 0.25}, step=0)
+    assert page(run).splitlines()[2:5] == [
         "a step       0.45 s, its parts overlap",
         "             █ rollout 0.40  ▓ train 0.40",
+        "log-probs    trainer and engine differ by at most 2.5e-01, whose weights are older",
     ]
 
 

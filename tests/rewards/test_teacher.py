@@ -1,5 +1,5 @@
-"""On-policy distillation: what is made of a teacher's answer. What a real engine answers, tests/rollout/test_generation.py
-has."""
+"""On-policy distillation: what is made of a teacher's answer. A real engine answers in
+tests/rollout/test_generation.py."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_what_fails_between_two_batches_is_raised_by_the_next(begin) -> None:
     run = begin({0}, "breaks_when_not_held", over_sampling_batch_size=3)
     run.take(0)
     HELD.clear()
-    with pytest.raises(RolloutError, match="sample 0 .*breaks_when_not_held raised KeyError: 'tool'"):
+    with pytest.raises(RolloutError, match=r"sample 0 .*breaks_when_not_held raised KeyError: 'tool'"):
         run.take(1)
 
 
@@ -162,7 +162,7 @@ def test_a_source_that_ends(begin) -> None:
     run = begin()
     run.take(0)
     run.life.buffer.source.get_samples = lambda n: []
-    with pytest.raises(RolloutError, match="the data source has no more groups, . of 2 are collected"):
+    with pytest.raises(RolloutError, match=r"the data source has no more groups, . of 2 are collected"):
         run.take(1), run.take(2)
 
 
