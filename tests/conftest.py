@@ -18,7 +18,7 @@ from slime.tiny import write_checkpoint
 settings.register_profile("slime", deadline=None)  # how long an example takes is the business of the machine
 settings.load_profile("slime")
 
-START_TIMEOUT_S = 300.0  # an engine alone on two cores takes 17 s
+START_TIMEOUT_S = 300.0  # an engine alone on two cores takes 10 s
 LONGEST = ("test_end_to_end.py", "test_faults.py", "test_resume.py", "test_sync.py", "test_parallel.py")
 
 

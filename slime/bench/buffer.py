@@ -207,7 +207,7 @@ class Ends:
     def __init__(self, config: Config, session: Session, args: argparse.Namespace) -> None:
         self.buffer = Buffer.start()
         wait(self.buffer.open(config), "the data buffer to start", TIMEOUT_S)
-        self.rollouts = Rollouts(config, self.buffer, dp_size=args.ranks, logs=session.logs, token=None)
+        self.rollouts = Rollouts(config, (), self.buffer, dp_size=args.ranks, logs=session.logs, token=None)
         wait(self.rollouts.connect([], TIMEOUT_S), "the rollout actor to start", TIMEOUT_S)
         self.readers = [ray.remote(Reader).options(num_cpus=0).remote(rank) for rank in range(args.ranks)]
 

@@ -26,13 +26,17 @@ class Kind:
     is_replaced: bool = False
 
 
+def _serves(process: psutil.Process) -> bool:
+    return process.cmdline()[1:3] == ["-m", "slime.inference.launch"]
+
+
 def _actor(name: str) -> Callable[[psutil.Process], bool]:
     return lambda process: any(word.startswith(f"ray::{name}") for word in process.cmdline())
 
 
 KINDS = {
     "engine": Kind(
-        lambda process: process.cmdline()[1:3] == ["-m", "slime.inference.launch"],
+        lambda process: _serves(process) and not _serves(process.parent()),  # its workers are forked from it
         lambda config: config.has_engines,
         is_replaced=True,
     ),

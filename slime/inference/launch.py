@@ -1,9 +1,9 @@
 """`python -m slime.inference.launch OPTIONS`: the stock SGLang server with its own options, patched where there is no
 CUDA.
 
-What is patched stands at the top of the module because the processes that the server spawns import this module again. A
-token in the environment variable SLIME_TOKEN becomes `--api-key`; on a command line everyone on the machine could read
-it.
+What is patched stands at the top of the module because the processes that the server spawns, where there is CUDA,
+import this module again. A token in the environment variable SLIME_TOKEN becomes `--api-key`; on a command line everyone
+on the machine could read it.
 """
 
 import os

@@ -1,15 +1,18 @@
 """SGLang on a machine without CUDA: what it needs patched, in its own processes only.
 
 Invariants
-- `patch()` runs at the top of the module that starts the server, before anything of SGLang is imported. The processes
-  that the server spawns import that module again, so each of them is patched before it unpickles its work.
+- `patch()` runs at the top of the module that starts the server, before anything of SGLang is imported. Its workers are
+  forked from that process, so they are patched as well.
 - Nothing in site-packages is edited. Never call it in a process that trains.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -26,6 +29,17 @@ def patch() -> None:
     torch.cuda.cudart = _CudaRuntime
     sglang_cpu_stubs.install()
     sglang_cpu_attention.install()
+
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", fork_workers, HookType.AROUND)
+
+
+def fork_workers(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """SGLang spawns its workers, because CUDA does not outlive a fork. Without CUDA they may find imported what would
+    take each of them seconds to import."""
+    original(*args, **kwargs)
+    multiprocessing.set_start_method("fork", force=True)
 
 
 class _CudaRuntime:

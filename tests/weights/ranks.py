@@ -65,10 +65,10 @@ def push_to_a_dead_one_and_again(
     with trainer(directory) as made:
         said = ""
         try:
-            make_sync(medium, made, [engine, dead], 1, 1 << 20).push(7)
+            make_sync(medium, made, [engine, dead], 1 << 20).push(7)
         except InferenceError as error:
             said = str(error)
-        sync = make_sync(medium, made, [engine], 1, 1 << 20)
+        sync = make_sync(medium, made, [engine], 1 << 20)
         try:
             scale_weights(made, 1.01)
             sync.push(8)
