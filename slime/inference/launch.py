@@ -2,8 +2,8 @@
 CUDA.
 
 What is patched stands at the top of the module because the processes that the server spawns, where there is CUDA,
-import this module again. A token in the environment variable SLIME_TOKEN becomes `--api-key`; on a command line everyone
-on the machine could read it.
+import this module again. A token in the environment variable SLIME_TOKEN becomes `--api-key`; on a command line
+everyone on the machine could read it.
 """
 
 import os
