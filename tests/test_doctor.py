@@ -44,7 +44,9 @@ def test_this_machine_is_ready_and_json_says_what_the_page_says():
     assert page.returncode == 0, page.stdout
     assert machine["ready"] is True
     for finding in machine["findings"]:
-        assert f"{finding['name']} " in page.stdout and finding["value"].split(" ")[0] in page.stdout
+        assert f"{finding['name']} " in page.stdout
+        if " free" not in finding["value"]:  # which others change between the two
+            assert finding["value"].split(" ")[0] in page.stdout
     assert max(map(len, page.stdout.splitlines())) <= 120
 
 

@@ -66,5 +66,5 @@ def test_engines_that_somebody_else_started(engine, tiny, tiny_model, tmp_path):
         lengths = [int((run / f"lengths-{rollout_id}").read_text()) / 32 for rollout_id in (0, 1)]
         assert lengths == pytest.approx(column(run, "rollout/response_len/mean"))
     finally:
-        engine.control.update_weights_from_disk(model_path=str(tiny_model))
+        engine.control.update_weights_from_disk(model_path=str(tiny_model), weight_version="default")
         engine.control.flush_cache()

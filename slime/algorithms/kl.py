@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 LARGEST = 10.0
+FURTHEST = -20.0  # k3 is far beyond LARGEST there, and exp is far from infinity, whose gradient would be NaN
 
 
 def kl_estimate(log_probs_R: Tensor, base_log_probs_R: Tensor, kind: str, log_ratio_R: Tensor | None = None) -> Tensor:
@@ -31,10 +32,11 @@ def kl_estimate(log_probs_R: Tensor, base_log_probs_R: Tensor, kind: str, log_ra
             kl_R = difference_R
         case "k2":
             kl_R = difference_R.square() / 2
-        case "k3" | "low_var_kl":
+        case "k3":
             kl_R = (-difference_R).exp() - 1 + difference_R
+        case "low_var_kl":
+            near_R = difference_R.clamp(min=FURTHEST)
+            kl_R = ((-near_R).exp() - 1 + near_R).clamp(max=LARGEST)
         case _:
             raise ValueError(f"unknown KL estimator {kind!r}: k1, k2, k3 or low_var_kl")
-    if kind == "low_var_kl":
-        kl_R = kl_R.clamp(max=LARGEST)
     return kl_R if log_ratio_R is None else log_ratio_R.exp() * kl_R

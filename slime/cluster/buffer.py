@@ -120,13 +120,13 @@ class Buffer:
     # As a Journal.
 
     def generating(self, ids: Sequence[int], rollout_id: int) -> None:
-        self._tell("generating", ids, rollout_id)
+        self._tell("generating", tuple(ids), rollout_id)
 
     def finished(self, finished: Sequence[Outcome]) -> None:
-        self._tell("finished", finished)
+        self._tell("finished", tuple(finished))
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
-        self._tell("drop", ids, reason)
+        self._tell("drop", tuple(ids), reason)
 
     def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
         """Waits, for this and for all that was told before."""
@@ -138,6 +138,13 @@ class Buffer:
         with self._lock:
             seconds, self._seconds = self._seconds + time.perf_counter() - start, 0.0
         return metrics | {"perf/ledger_time": seconds}
+
+    def settle(self) -> None:
+        """Returns when all that was told is noted. Raises what was refused of it."""
+        with self._lock:
+            self._send()
+            sent, self._sent = self._sent, []
+        ray.get(sent, timeout=ANSWER_S)
 
     def _tell(self, name: str, *words: Any) -> None:
         start = time.perf_counter()
@@ -160,9 +167,9 @@ class Buffer:
             self._send()
 
     def _send(self) -> None:
-        if self._notes:
-            self._sent.append(self.actor.told.remote(self._notes))
-            self._notes = []
+        notes, self._notes = self._notes, []
+        if notes:
+            self._sent.append(self.actor.told.remote(notes))
 
     # As the driver calls it.
 

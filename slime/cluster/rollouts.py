@@ -96,10 +96,13 @@ class RolloutActor:
     def close(self) -> None:
         for route in self.routes.values():
             route.stop_watching()
-        if self.producer is not None:
-            self.producer.close()
-        for route in self.routes.values():
-            route.router.stop()
+        try:
+            if self.producer is not None:
+                self.producer.close()
+            self.buffer.settle()  # the ledger is closed next
+        finally:
+            for route in self.routes.values():
+                route.router.stop()
 
 
 class Rollouts:

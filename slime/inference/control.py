@@ -134,9 +134,9 @@ class EngineControl:
         handles. On a CPU the sender needs torch's sharing strategy `file_system`; the other kills the engine."""
         self._post("/update_weights_from_tensor", serialized_named_tensors=list(serialized_named_tensors), **arguments)
 
-    def update_weights_from_disk(self, *, model_path: str) -> None:
-        """Loads a Hugging Face checkpoint that the engine's node can read."""
-        self._post("/update_weights_from_disk", model_path=model_path)
+    def update_weights_from_disk(self, *, model_path: str, weight_version: str | None = None) -> None:
+        """Loads a Hugging Face checkpoint that the engine's node can read. Without a version the old one stays."""
+        self._post("/update_weights_from_disk", model_path=model_path, weight_version=weight_version)
 
     def weights_checksum(self) -> list[dict[str, Any]]:
         """A dict for each rank of the engine: `checksums` (the engine's tensor name -> text), `per_gpu_checksum` (of

@@ -19,6 +19,13 @@ _LETTER = re.compile(
 )
 _ANOTHER = re.compile(r"\b(?:or|and|not|nor|Or|And|OR|AND)\b\s*[(\[]?[A-Za-z]\b|[,/&;]\s*[(\[]?[A-Z]\b")
 
+# What may be said of a choice instead of what it says: whether it is right, or that another one is.
+_OPINION = re.compile(
+    r"\b(?:is|are|was|isn't|not|no|never|wrong|incorrect|false|true|right|correct|wait|but|however|actually|answers?|"
+    r"instead|rather|maybe|perhaps|hmm?)\b|(?<![A-Za-z])(?-i:[B-HJ-Z])(?![A-Za-z'])|^\W*[A-Z]\W*$",
+    re.IGNORECASE,
+)
+
 
 def gpqa(args: Any, sample: Any) -> Verdict:
     """1 for exactly one letter, the right one, in the last box, or in what the last line states; else 0."""
@@ -68,6 +75,8 @@ def _chosen(answer: str, choices: dict[str, str]) -> str | None:
         return None
     if choices and any(text.casefold() == other.casefold() for key, other in choices.items() if key != letter):
         return None  # the letter of one choice with the text of another
+    if text.casefold() != choices.get(letter, "").casefold() and _OPINION.search(text):
+        return None
     if not choices and re.match(r"[a-z]", text) and answer[0] not in "([" and answer[1:2] == " ":
         return None  # "A cat sat": an article
     return letter

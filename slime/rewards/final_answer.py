@@ -16,6 +16,10 @@ _STATED = re.compile(
     re.IGNORECASE,
 )
 
+_JOINED = re.compile(r"[\s$]*(?:,|;|,?\s*\b(?:or|and)\b|\\text\s*\{\s*(?:or|and)\s*\})[\s$]*", re.IGNORECASE)
+_DENIED = re.compile(r"(?:\bnot|n't)(?:\s+(?:be|equal to))?[\s$:(]*$", re.IGNORECASE)
+_TAKEN_BACK = re.compile(r"\b(?:wait|actually|scratch that|on second thoughts?|correction)\b", re.IGNORECASE)
+
 
 def opens_thinking(prompt: Any) -> bool:
     """Whether the chat template ended the prompt in the middle of thinking."""
@@ -39,7 +43,34 @@ def last_boxed(text: str) -> str | None:
 
     A box in a box is part of the outer one; one that never closes holds nothing of what comes after it.
     """
-    boxes: list[tuple[int, int]] = []  # (start, end) of contents, those that lie in another left out
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    start, end = boxes[-1]
+    return text[start:end].strip().rstrip("$.,")
+
+
+def why_not_meant(text: str) -> str | None:
+    """Why the last box is not the one answer that the text gives; None when it may be."""
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    start, end = boxes[-1]
+    command = text.rfind("\\", 0, start)
+    if len(boxes) > 1:
+        before, since = text[slice(*boxes[-2])], boxes[-2][1] + 1
+        if before.strip() != text[start:end].strip() and _JOINED.fullmatch(text, since, command):
+            return "it offers several answers"
+    if _DENIED.search(text[max(0, command - 40) : command]):
+        return "it says what the answer is not"
+    if _TAKEN_BACK.search(text, end):
+        return "it takes its answer back"
+    return None
+
+
+def _boxes(text: str) -> list[tuple[int, int]]:
+    """(start, end) of the contents, those that lie in another left out; empty when a later one does not close."""
+    boxes: list[tuple[int, int]] = []
     opened: list[int | None] = []  # braces not closed yet: where the content starts of those that are boxes
     for match in _TOKEN.finditer(text):
         if match["word"]:
@@ -54,10 +85,9 @@ def last_boxed(text: str) -> str | None:
                 while boxes and boxes[-1][0] >= start:
                     boxes.pop()
                 boxes.append((start, match.start()))
-    if not boxes or any(start is not None and start > boxes[-1][1] for start in opened):
-        return None
-    start, end = boxes[-1]
-    return text[start:end].strip().rstrip("$.,")
+    if boxes and any(start is not None and start > boxes[-1][1] for start in opened):
+        return []
+    return boxes
 
 
 def stated(text: str) -> str | None:

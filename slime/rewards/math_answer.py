@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated
+from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, why_not_meant
 from slime.rewards.label import label_of
 from slime.rewards.math_text import same_literally
 from slime.rewards.verdict import Verdict, right, wrong
@@ -27,6 +27,8 @@ async def math(args: Any, sample: Any) -> Verdict:
         answer = last_boxed(said)
         if answer is None:
             return wrong(r"the last \boxed{ is not closed")
+        if reason := why_not_meant(said):
+            return wrong(reason)
     else:
         answer = stated(said)
         if answer is None:

@@ -70,6 +70,10 @@ _SCIENTIFIC = re.compile(
     rf"{_SIGN}(?P<number>{_DECIMAL})?\s*(?:(?:\\times|\\cdot|\*|(?<![^-+ ])(?=10))\s*10\s*\^\s*"
     rf"(?:\{{\s*(?P<e1>[-+]?\d+)\s*\}}|\(\s*(?P<e3>[-+]?\d+)\s*\)|(?P<e2>[-+]?\d+))|(?<=[\d.])[eE](?P<e>[-+]?\d+))"
 )
+# One number with thousands apart, and what it is of: $1,000 or 15,000 miles.
+_AMOUNT = re.compile(
+    r"-?(?:\\?\$)?\s*-?\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?\s*(?:\\?%|(?:\\text\s*\{[^{},]*\}|[A-Za-z^0-9/ ])*)"
+)
 _REPEATING = re.compile(rf"{_SIGN}(?P<whole>\d*)\.(?P<once>\d*)\\overline\{{(?P<again>\d+)\}}")
 
 
@@ -79,7 +83,9 @@ def normalise(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _unwrap(text.strip().rstrip(".,;").strip())
-    return text.replace(" ", ",") if re.fullmatch(r"-?\d{1,3}(?: \d{3})+", text) else text
+    if re.fullmatch(r"-?\d{1,3}(?: \d{3})+", text):
+        return text.replace(" ", ",")
+    return text.replace(",", "") if _AMOUNT.fullmatch(text) else text  # else the comma would be that of a list
 
 
 def plain_words(text: str) -> str:

@@ -190,7 +190,7 @@ class Learner:
             if values:
                 value = torch.stack(values).amax() if name in MAXIMA else torch.stack(values).sum()
             report.add(index, name, value, maximum=name in MAXIMA)
-        figures |= {"step": float(self.num_steps), "global_batch_size": float(batches[0].step.num_samples)}
+        figures |= {"step": float(self.num_steps), "global_batch_size": float(batches[0].step.num_wholes)}
         self.num_steps += 1
         return figures
 

@@ -165,7 +165,8 @@ class PolicyLoss(Loss):
             loss = loss - entropy_coef * entropy
         if self.use_kl:
             weight_R = log_ratio_R if self.config.use_unbiased_kl else None
-            kl_R = kl_estimate(log_probs_R, batch.ref_log_probs_R, self.config.kl_loss_type, weight_R)
+            reference_R = torch.where(batch.mask_R > 0, batch.ref_log_probs_R, log_probs_R.detach())  # as for old_R
+            kl_R = kl_estimate(log_probs_R, reference_R, self.config.kl_loss_type, weight_R)
             sums["kl_loss"] = self.mean(kl_R, batch)
             loss = loss + self.kl_coef * sums["kl_loss"]
         sums |= {name: self.mean(values_R, batch) for name, values_R in figures.items()}
@@ -211,8 +212,7 @@ class PolicyLoss(Loss):
             samples.split(samples.mask_S),
             self.per_token,
         )
-        size = batch.step.num_tokens if self.per_token else batch.step.num_samples
-        total = reduce(samples.whole(pg_R)) / max(size, 1)
+        total = reduce(samples.whole(pg_R)) / self.size(batch)
         if samples.group is None:
             return total
         # Each context-parallel rank has the gradient of its own tokens, but the value of all of them.

@@ -191,7 +191,7 @@ class Trainer(Learner):
             value: torch.Tensor | float = 0.0
             if self.parallel.counts_tokens:
                 value = torch.stack([(getattr(b, f"{name}_R") * b.weights_R).sum() for b in batches]).sum()
-            report.add("rollout", name, value)
+            report.add("tokens", name, value)
 
     def _token_metrics(self, batch: Batch) -> list[str]:
         """Fields of a micro-batch that are reported as means, without their suffix; the same on all ranks."""
@@ -211,7 +211,9 @@ class Trainer(Learner):
         self, batch: Batch, sections: dict[object, dict[str, float]], figures: list[dict[str, float]]
     ) -> TrainResult:
         num_samples = max(sum(step.num_samples for step in batch.steps), 1)
+        num_wholes = max(sum(step.num_wholes for step in batch.steps), 1)  # by which the weights of tokens add up to 1
         rollout = {f"rollout/{name}": total / num_samples for name, total in sections["rollout"].items()}
+        rollout |= {f"rollout/{name}": total / num_wholes for name, total in sections.get("tokens", {}).items()}
         perf = {f"perf/{name}": seconds for name, seconds in sections["perf"].items()}
         if "perf/actor_train_time" in perf:
             perf["perf/actor_train_tok_per_s"] = sections["rollout"]["total_lengths"] / perf["perf/actor_train_time"]

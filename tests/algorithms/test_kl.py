@@ -33,6 +33,14 @@ def test_low_var_kl_is_cut():
     assert kl_estimate(torch.tensor([-20.0]), torch.tensor([0.0]), "low_var_kl").item() == 10
 
 
+@pytest.mark.parametrize("difference", [-95.0, -20.0, -3.0, 12.0])
+def test_where_low_var_kl_is_cut_it_has_no_gradient(difference):
+    """exp(95) is more than float32 holds: cut only after that, the gradient would be 0 * inf."""
+    log_probs = torch.tensor([difference], requires_grad=True)
+    kl_estimate(log_probs, torch.tensor([0.0]), "low_var_kl").sum().backward()
+    assert log_probs.grad.item() == 0
+
+
 def test_weighted_by_the_ratio_to_the_sampling_policy():
     assert kl_estimate(HALF, QUARTER, "k1", torch.tensor([math.log(3.0)])).item() == pytest.approx(
         3 * math.log(2), rel=1e-6

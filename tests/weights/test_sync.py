@@ -23,7 +23,7 @@ ALL_AT_ONCE, SEVERAL_BUCKETS = 1 << 20, 60_000  # bytes; the model has 411,136
 @pytest.fixture
 def restored(engine: EngineServer, tiny_model: Path) -> Iterator[EngineServer]:
     yield engine
-    engine.control.update_weights_from_disk(model_path=str(tiny_model))
+    engine.control.update_weights_from_disk(model_path=str(tiny_model), weight_version="default")
     engine.control.flush_cache()
 
 
