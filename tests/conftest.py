@@ -19,7 +19,10 @@ settings.register_profile("slime", deadline=None)  # how long an example takes i
 settings.load_profile("slime")
 
 START_TIMEOUT_S = 300.0  # an engine alone on two cores takes 10 s
-LONGEST = ("test_end_to_end.py", "test_faults.py", "test_resume.py", "test_sync.py", "test_parallel.py")
+LONGEST = (
+    *("test_end_to_end.py", "test_faults.py", "test_resume.py", "test_sync.py", "test_parallel.py", "test_restarts.py"),
+    *("test_engine_groups.py", "test_checkpoint.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
