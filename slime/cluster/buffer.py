@@ -167,9 +167,9 @@ class Buffer:
             self._send()
 
     def _send(self) -> None:
-        notes, self._notes = self._notes, []
-        if notes:
-            self._sent.append(self.actor.told.remote(notes))
+        if self._notes:
+            self._sent.append(self.actor.told.remote(self._notes))
+            self._notes = []  # now, so that whoever comes next is told why it could not be sent
 
     # As the driver calls it.
 
