@@ -202,6 +202,7 @@ def test_tensor_parallel_training_into_engines_of_two_sizes(grpo, tmp_path):
     options += ["--sglang-config", str(groups)]
     train(tmp_path, *grpo, *options, "--num-rollout", "2", "--skip-eval-before-train", "--check-weight-update-equal")
     assert len(column(tmp_path / "run", "rollout/raw_reward")) == 2
+    assert max(column(tmp_path / "run", "train/train_rollout_logprob_abs_diff_max")) < 1e-4
 
 
 def test_mixture_of_experts_against_a_reference(grpo, tmp_path):
