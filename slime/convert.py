@@ -10,13 +10,13 @@ import argparse
 import multiprocessing
 import multiprocessing.connection
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 from slime.config import checkpoint_dir
 from slime.observe import Console
+from slime.platform import ports
 
 
 class Refused(Exception):
@@ -84,10 +84,10 @@ def plan(args: argparse.Namespace) -> tuple[str, tuple[str, ...], int]:
 
 def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
     """Raises Refused when one of the processes fails; the others are ended then, for they would wait for it."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_rank, args=(target, rank, count, port, arguments)) for rank in range(count)]
+    meeting = ports.reserve("127.0.0.1")
+    settings = (count, ports.number(meeting), arguments)
+    processes = [context.Process(target=_rank, args=(target, rank, *settings)) for rank in range(count)]
     for process in processes:
         process.start()
     try:
@@ -102,6 +102,7 @@ def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
         for process in processes:
             process.kill()
             process.join()
+        meeting.close()
 
 
 def _rank(target: str, rank: int, count: int, port: int, arguments: tuple[Any, ...]) -> None:

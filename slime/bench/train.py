@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import tempfile
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -23,6 +22,7 @@ import torch.multiprocessing
 from slime.bench.arguments import count
 from slime.config import Config, load
 from slime.observe.console import Console
+from slime.platform import ports
 from slime.tiny import write_checkpoint
 
 TARGET, TARGET_PACKED = 1.05, 2.0
@@ -91,7 +91,9 @@ def run(args: argparse.Namespace, options: list[str], console: Console) -> Train
         config = make_config(args, model, options)
         results = get_context("spawn").SimpleQueue()
         with console.phase(f"measuring {args.rounds} rounds of each on {args.ranks} training processes"):
-            torch.multiprocessing.spawn(rank, (args, config, free_port(), results), nprocs=args.ranks)
+            with ports.reserve("127.0.0.1") as meeting:
+                settings = (args, config, ports.number(meeting), results)
+                torch.multiprocessing.spawn(rank, settings, nprocs=args.ranks)
             measured = results.get()
     setup = (
         f"{args.samples} samples, {measured.pop('tokens')} tokens, longest {measured.pop('longest')}, rows of at most"
@@ -123,8 +125,3 @@ def rank(index: int, args: argparse.Namespace, config: Config, port: int, result
     measured = measure(index, args, config, port)
     if index == 0:
         results.put(measured)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

@@ -17,6 +17,7 @@ import ray
 from slime.cluster.placement import Place, Placement
 from slime.cluster.wait import wait
 from slime.config import Config
+from slime.platform import ports
 
 if TYPE_CHECKING:
     from slime.inference.control import EngineControl
@@ -34,12 +35,12 @@ class Rank:
         os.environ.update({name: str(value) for name, value in config.train_env_vars.items()})
         self.config, self.rank, self.world_size, self.host = config, rank, world_size, host
         self.trainer: Any = None
+        self.reserved: socket.socket | None = None
 
     def meeting_point(self) -> tuple[str, int]:
-        """Host and port, free now, where the other ranks can reach this one."""
-        with socket.socket() as probe:
-            probe.bind((self.host, 0))
-            return self.host, probe.getsockname()[1]
+        """Host and port where the other ranks can reach this one, held for it until it closes."""
+        self.reserved = ports.reserve(self.host)
+        return self.host, ports.number(self.reserved)
 
     def save(self, rollout_id: int, weight_version: int, in_background: bool) -> None:
         self.trainer.save(rollout_id, weight_version, in_background=in_background)
@@ -47,6 +48,8 @@ class Rank:
     def close(self) -> None:
         if self.trainer is not None:
             self.trainer.close()
+        if self.reserved is not None:
+            self.reserved.close()
 
 
 class TrainActor(Rank):

@@ -27,6 +27,7 @@ import psutil
 
 import slime
 from slime.inference.errors import InferenceError
+from slime.platform import ports
 
 PORT_ATTEMPTS = 4
 PORT_TAKEN = ("address already in use", "port is already in use")  # in the log; the process may well live on
@@ -52,16 +53,9 @@ class ServerProcess(ABC):
         self._log_start = 0
 
     def reserve_port(self, port: int = 0) -> int:
-        """Holds `port` of our host, or one that is free, until the server is up. Raises OSError when it is taken.
-
-        A bound socket that doesn't listen keeps the system from handing the port to anyone else, and lets a server bind
-        it that sets SO_REUSEADDR, as servers do.
-        """
-        reserved = socket.socket()
-        self._reserved.append(reserved)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind((self.host, port))
-        return reserved.getsockname()[1]
+        """Holds `port` of our host, or one that is free, until the server is up. Raises OSError when it is taken."""
+        self._reserved.append(ports.reserve(self.host, port))
+        return ports.number(self._reserved[-1])
 
     def _release_ports(self) -> None:
         while self._reserved:

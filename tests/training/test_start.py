@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from slime.platform import ports
 
 DEADLINE_S = 120.0
 MODULE = "tests.training.standalone"
 ROOT = Path(__file__).parents[2]
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+@pytest.fixture
+def port():
+    with ports.reserve("127.0.0.1") as held:
+        yield str(ports.number(held))
 
 
 def finish(processes: list[subprocess.Popen]) -> None:
@@ -46,16 +49,16 @@ def reports(out: Path) -> list[dict]:
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-def test_two_ranks_meet_and_listen_on_loopback_alone(model, tmp_path):
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+def test_two_ranks_meet_and_listen_on_loopback_alone(model, port, tmp_path):
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     finish([start(["-m", MODULE, model, str(tmp_path)], RANK=str(rank), **common) for rank in range(2)])
     first, second = reports(tmp_path)
     assert first["loss"] == second["loss"]
     assert first["listens_on"] == second["listens_on"] == ["127.0.0.1"]
 
 
-def test_under_torchrun(model, tmp_path):
+def test_under_torchrun(model, port, tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    finish([start([*torchrun, "--master-port", free_port(), "-m", MODULE, model, str(tmp_path)])])
+    finish([start([*torchrun, "--master-port", port, "-m", MODULE, model, str(tmp_path)])])
     first, second = reports(tmp_path)
     assert first["loss"] == second["loss"]
