@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import ray
 from slime.cluster.placement import Place, Placement
 from slime.cluster.wait import wait
 from slime.config import Config
+from slime.config.hooks import load_hook
 from slime.platform import ports
 
 if TYPE_CHECKING:
@@ -88,11 +90,22 @@ class TrainActor(Rank):
 
     def _way_to(self, engines: list[EngineControl]) -> WeightSync:
         from slime.weights.broadcast import BroadcastSync
+        from slime.weights.disk import DiskSync
         from slime.weights.handles import HandleSync
 
         config = self.config
         if config.colocate:
             return HandleSync(self.trainer, engines, buffer_bytes=config.update_weight_buffer_size)
+        if config.update_weight_transport == "disk":
+            written = load_hook("--custom-update-weight-post-write-path", config.custom_update_weight_post_write_path)
+            return DiskSync(
+                self.trainer,
+                engines,
+                buffer_bytes=config.update_weight_buffer_size,
+                parent=Path(config.update_weight_disk_dir or Path(config.run_dir, "weights")),
+                keeps_files=config.update_weight_disk_keep_files,
+                written=None if written is None else partial(written, config),
+            )
         return BroadcastSync(
             self.trainer,
             engines,

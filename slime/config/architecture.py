@@ -24,6 +24,7 @@ class Architecture(dict[str, Any]):
     """Option name -> value as config.json has it: num_layers, hidden_size, num_query_groups, ..."""
 
     model_type: str
+    classes: tuple[str, ...]  # of transformers that build it, as config.json names them
 
     @property
     def parameters(self) -> tuple[int, int]:
@@ -142,6 +143,7 @@ def _architecture(c: dict[str, Any]) -> Architecture:
         }
     architecture = Architecture({name: value for name, value in found.items() if value is not None})
     architecture.model_type = c["model_type"]
+    architecture.classes = tuple(c.get("architectures") or ())
     return architecture
 
 

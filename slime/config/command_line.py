@@ -12,7 +12,7 @@ from typing import Any
 
 from slime.config import catalogue
 from slime.config.errors import Problem
-from slime.config.known_names import NO_EFFECT, RENAMED
+from slime.config.known_names import NO_EFFECT, NOT_BUILT, RENAMED
 from slime.config.option import Option
 
 
@@ -106,7 +106,9 @@ def translate(given: list[Given], engine_size: Any) -> tuple[list[Given], list[s
     kept, notes = [], []
     for one in given:
         key = one.name.replace("_", "-")
-        if key in NO_EFFECT:
+        if _is_off(key, one.value):
+            notes.append(f"{one.where} asks for what is the case anyway.")
+        elif key in NO_EFFECT:
             notes.append(f"{one.where} has no effect: {NO_EFFECT[key]}.")
         elif key in RENAMED:
             today, value = RENAMED[key]
@@ -118,6 +120,12 @@ def translate(given: list[Given], engine_size: Any) -> tuple[list[Given], list[s
         else:
             kept.append(one)
     return kept, list(dict.fromkeys(notes))
+
+
+def _is_off(key: str, value: Any) -> bool:
+    """Whether this switches off what there is not."""
+    off = value in (False, "false")
+    return (key in NOT_BUILT and off) or (key.removeprefix("no-") in NOT_BUILT and key.startswith("no-") and not off)
 
 
 def _shown(value: Any) -> str:

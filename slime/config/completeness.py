@@ -27,9 +27,10 @@ def _length_of_the_run(c: Config) -> Iterator[Problem]:
         yield Problem("--num-rollout", "is missing: how long is the run?", "give --num-rollout N or --num-epoch N")
 
 
-@reads("prompt_data", "data_source_path", "rollout_function_path")
+@reads("prompt_data", "data_source_path", "rollout_function_path", "disable_rollout_global_dataset")
 def _prompts(c: Config) -> Iterator[Problem]:
-    if not c.prompt_data and c.data_source_path is None and _rollout_is_ours(c):
+    has_source = c.prompt_data or c.data_source_path is not None or c.disable_rollout_global_dataset
+    if not has_source and _rollout_is_ours(c):
         yield Problem(
             "--prompt-data", "is missing: there is nothing to train on", "name a prompt file, .jsonl or .parquet"
         )

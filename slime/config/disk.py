@@ -130,6 +130,12 @@ def _unsound_weights(option: str, directory: Path, unsound: list[str]) -> Proble
 def _stated_differently(config: Config, model: Architecture) -> Iterator[Problem]:
     """What MODEL_ARGS of a script say otherwise than config.json, in options of ours or of Megatron's."""
     stated = {name: value for name in ModelArgs.model_fields if (value := getattr(config, name)) is not None}
+    model_name = stated.pop("model_name", None)
+    kinds = [model.model_type, *model.classes]
+    if model_name is not None and _kind(model_name) not in map(_kind, kinds):
+        yield Problem(
+            "--model-name", f"states {model_name}, but config.json says {' and '.join(kinds)}", "leave it out"
+        )
     stated |= {name: value for name, value in config.megatron.items() if name in model}
     for name, value, actual in architecture.differences(stated, model):
         what = f"states {_short(value)}, but config.json says {_short(actual)}"
@@ -191,6 +197,11 @@ def _made_by(path: Path) -> str:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _kind(name: str) -> str:
+    """qwen3_moe, Qwen3MoE and Qwen3MoeForCausalLM are the same kind of model."""
+    return re.sub(r"[\W_]|forcausallm", "", name.lower())
 
 
 def _short(value: object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slime.config.catalogue import OWN
 from slime.config.help import LIBRARIES, default_text, usage
-from slime.config.known_names import NO_EFFECT, NOT_YET, NOT_YET_VALUES, RENAMED
+from slime.config.known_names import NO_EFFECT, NOT_BUILT, NOT_BUILT_VALUES, RENAMED
 from slime.config.sections import SECTIONS
 
 FILE = Path(__file__).parents[2] / "docs" / "options.md"
@@ -55,10 +55,14 @@ def _other_names() -> Iterator[str]:
         yield f"- `--{old}`: `--{today}{shown}`"
     yield "\nAccepted, without effect, and said once:\n"
     yield from (f"- `--{name}`: {why}" for name, why in sorted(NO_EFFECT.items()))
-    yield "\nNot supported by this version yet, and refused:\n"
-    yield ", ".join(f"`--{name}`" for name in sorted(NOT_YET)) + "\n"
-    for option, values in sorted(NOT_YET_VALUES.items()):
-        yield f"- of `{OWN[option].flag}`: {', '.join(sorted(values))}"
+    yield "\nNot there, and refused with these reasons; switched off (`--no-...`) they are accepted:\n"
+    refused = {f"--{name}": reason for name, reason in NOT_BUILT.items()}
+    refused |= {
+        f"{OWN[o].flag} {value}": why for o, values in NOT_BUILT_VALUES.items() for value, why in values.items()
+    }
+    for reason in dict.fromkeys(refused.values()):
+        names = ", ".join(f"`{name}`" for name, of in refused.items() if of == reason)
+        yield f"- {names} {reason[0]}. Instead: {reason[1]}."
     yield ""
 
 

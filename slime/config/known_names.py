@@ -1,24 +1,48 @@
-"""Names that scripts of this field carry and that are not simply options here. Data only; it shrinks as slime grows.
+"""Names that scripts of this field carry and that are not simply options here. Data only.
 
 A test holds that no name is both here and an option, so that whoever adds an option also takes it off this list.
 """
 
 from __future__ import annotations
 
-NOT_YET = frozenset(
-    """
-    offload offload-train update-weight-mode release-train update-weight-disk-dir update-weight-disk-keep-files
-    update-weight-delta-encoding
-    update-weight-delta-checksum update-weight-local-checkpoint-dir custom-update-weight-post-write-path
-    model-name
-    disable-rollout-global-dataset multimodal-keys
-    http-proxy use-distributed-post
-    """.split()
+_HALF = (
+    "would move weights, gradients and optimizer state off the devices while the engines generate; a library for that"
+    " is still to come, and they stay where they are",
+    "leave it out, and let the engines make room: --offload-rollout, with --sglang-mem-fraction-static below what"
+    " training leaves free; --optimizer-cpu-offload keeps the optimizer in host memory for good",
+)
+_DELTA = (
+    "is about sending only the weights that an update has changed, which needs an encoder here and a decoder in the"
+    " engines; every tensor is sent instead",
+    "leave it out: --update-weight-transport disk or nccl, and --update-weights-interval N to send less often",
 )
 
-NOT_YET_VALUES: dict[str, frozenset[str]] = {
-    "update_weight_transport": frozenset({"disk"}),
+NOT_BUILT: dict[str, tuple[str, str]] = {
+    "offload": _HALF,
+    "offload-train": _HALF,
+    "release-train": (
+        "would end the training processes while the engines generate, and start them again from host memory; they stay",
+        "leave it out; on devices of their own, without --colocate, training and generation need no such turns",
+    ),
+    "update-weight-delta-encoding": _DELTA,
+    "update-weight-delta-checksum": _DELTA,
+    "update-weight-local-checkpoint-dir": _DELTA,
+    "multimodal-keys": (
+        "would hand images, audio or video of a prompt to the model; the families that can be trained here read text"
+        " alone",
+        "leave it out; what else a line holds reaches hooks and rewards under --metadata-key",
+    ),
+    "use-distributed-post": (
+        "would send requests to the engines from a process on each node; here one process sends all of them, as"
+        " `python -m slime.bench rollout` measures",
+        "leave it out; --sglang-server-concurrency says how many requests an engine is given at a time",
+    ),
 }
+"""Names that we know and have nothing for: name -> (what it would do and why it does not, what to do instead). Switched
+off (--no-offload-train) they ask for nothing and are accepted."""
+
+NOT_BUILT_VALUES: dict[str, dict[str, tuple[str, str]]] = {"update_weight_mode": {"delta": _DELTA}}
+"""The same of choices of an option."""
 
 NO_EFFECT = {
     "use-mcore-models": "models are always Megatron-core's",

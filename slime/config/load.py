@@ -20,7 +20,7 @@ from slime.config.config import Config
 from slime.config.critic_rules import CRITIC
 from slime.config.derive import derive
 from slime.config.errors import ConfigError, Problem
-from slime.config.known_names import NOT_YET_VALUES
+from slime.config.known_names import NOT_BUILT_VALUES
 from slime.config.option import REQUIRED, Option
 from slime.config.overlap_rules import OVERLAP
 from slime.config.rollout_rules import ROLLOUT
@@ -123,8 +123,9 @@ def _values(given: list[Given], problems: list[Problem], unsound: set[str]) -> d
 
 
 def _wrong_value(one: Given, option: Option, what: str) -> Problem:
-    if str(one.value) in NOT_YET_VALUES.get(option.full_name, ()):
-        what = f"{one.value!r} is known to scripts in this field, not supported by this version yet"
+    if not_built := NOT_BUILT_VALUES.get(option.full_name, {}).get(str(one.value)):
+        why, instead = not_built
+        return Problem(one.where, f"{one.value} {why}", instead)
     return Problem(one.where, what, f"{option.flag} {option.unit}: {option.help}")
 
 

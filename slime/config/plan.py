@@ -139,7 +139,8 @@ def _served(model: ServedModel, *, named: bool) -> str:
 def _weights(c: Config, model: Architecture | None) -> Iterator[str]:
     if not c.has_engines or c.debug_rollout_only:
         return
-    how = "through shared memory (of GPUs, by CUDA IPC)" if c.colocate else "by broadcast"
+    by_wire = "by files on disk" if c.update_weight_transport == "disk" else "by broadcast"
+    how = "through shared memory (of GPUs, by CUDA IPC)" if c.colocate else by_wire
     check = ", then compared by checksum" if c.check_weight_update_equal else ""
     yield f"to the engines after each rollout, {how}, in buckets of {_bytes(c.update_weight_buffer_size)}{check}"
 

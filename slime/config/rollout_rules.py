@@ -54,6 +54,24 @@ def _partial_rollouts_come_about(c: Config) -> Iterator[Problem]:
         )
 
 
+@reads(
+    "disable_rollout_global_dataset", "prompt_data", "data_source_path", "rollout_function_path",
+    "custom_generate_function_path", "num_rollout",
+)  # fmt: skip
+def _empty_prompts_are_filled(c: Config) -> Iterator[Problem]:
+    if not c.disable_rollout_global_dataset:
+        return
+    option = "--disable-rollout-global-dataset"
+    if c.prompt_data or c.data_source_path is not None:
+        where = "--prompt-data" if c.prompt_data else "--data-source-path"
+        yield Problem(f"{option}, {where}", "exclude each other: without prompts, or with these?", "leave one out")
+    if c.rollout_function_path in ROLLOUT_FUNCTIONS.values() and c.custom_generate_function_path is None:
+        fix = "give --custom-generate-function-path or --rollout-function-path"
+        yield Problem(option, "leaves every prompt empty, and nothing fills them", fix)
+    if c.num_rollout is None:
+        yield Problem(option, "leaves no prompts to count, so --num-epoch says nothing", "give --num-rollout N")
+
+
 @reads("buffer_filter_path", "data_source_path")
 def _buffer_is_ours(c: Config) -> Iterator[Problem]:
     if c.buffer_filter_path is not None and c.data_source_path is not None:

@@ -247,10 +247,13 @@ def _reward_can_be_given(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("rm_url")
+@reads("rm_url", "http_proxy")
 def _reward_service_has_an_address(c: Config) -> Iterator[Problem]:
-    if c.rm_url is not None and not c.rm_url.startswith(("http://", "https://")):
-        yield Problem("--rm-url", f"{c.rm_url!r} is no address", "write it as http://host:port")
+    for flag, url in (("--rm-url", c.rm_url), ("--http-proxy", c.http_proxy)):
+        if url is not None and not url.startswith(("http://", "https://")):
+            yield Problem(flag, f"{url!r} is no address", "write it as http://host:port")
+    if c.http_proxy is not None and c.rm_url is None:
+        yield Problem("--http-proxy", "is for --rm-url, and no service is asked", "leave it out")
 
 
 @reads("rollout_max_context_len", "rollout_max_response_len", "rollout_max_prompt_len")
@@ -263,6 +266,17 @@ def _lengths_fit(c: Config) -> Iterator[Problem]:
                 f"{length} tokens exceed --rollout-max-context-len {c.rollout_max_context_len}",
                 "the context holds prompt and response",
             )
+
+
+@reads("update_weight_transport", "colocate", "update_weight_disk_dir", "custom_update_weight_post_write_path")
+def _weights_travel_by_disk(c: Config) -> Iterator[Problem]:
+    by_disk = c.update_weight_transport == "disk" and not c.colocate
+    for option in ("update_weight_disk_dir", "update_weight_disk_keep_files", "custom_update_weight_post_write_path"):
+        if getattr(c, option) and not by_disk:
+            what = "is for --update-weight-transport disk" + (
+                ", and colocated halves share memory" if c.colocate else ""
+            )
+            yield Problem(f"--{option.replace('_', '-')}", what, "leave it out, or change the transport")
 
 
 @reads("actor_num_gpus_per_node", "num_gpus_per_node", "colocate", "rollout_num_gpus_per_engine", "sglang_config")

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from slime.config import catalogue
 from slime.config.catalogue import COMMANDS, OWN, READERS, family_of, passed_through
 from slime.config.installed.source import NotInstalled
-from slime.config.known_names import ELSEWHERE, NO_EFFECT, NOT_YET, RENAMED
+from slime.config.known_names import ELSEWHERE, NO_EFFECT, NOT_BUILT, RENAMED
 
 LIKE = 0.7  # of 1: what is less like a name is not worth mentioning
 AS_LIKE = 0.1  # how much less like it than the best a further suggestion may be
@@ -17,8 +17,8 @@ AS_LIKE = 0.1  # how much less like it than the best a further suggestion may be
 def explain(name: str) -> tuple[str, str]:
     """(what is wrong, what to do) about a full name with underscores that `catalogue.find` does not know."""
     family = family_of(name)
-    if name.replace("_", "-") in NOT_YET:
-        return "known to scripts in this field, not supported by this version yet", "leave it out"
+    if not_built := NOT_BUILT.get(name.replace("_", "-")):
+        return not_built
     if owner := READERS[family].RESERVED.get(name.removeprefix(f"{family}_")):
         return "is not set here", f"it follows from {owner}"
     if name.startswith("no_") and (positive := catalogue.find(name.removeprefix("no_"))):

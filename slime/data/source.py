@@ -28,6 +28,7 @@ from slime.data.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 BUFFER_FILTER = "--buffer-filter-path"
+NO_PROMPT = (Prompt("", where="no prompt file"),)  # of --disable-rollout-global-dataset
 MAX_KEPT_TOKENS = 1 << 28  # 1 GiB of them; what is beyond is encoded again in each epoch
 
 Group = list[Sample | list[Sample]]  # of one prompt; once generated, a list where a sample fanned out into several
@@ -99,20 +100,24 @@ class PromptSource:
 
     @classmethod
     def from_config(cls, config: Any) -> PromptSource:
-        """Of --prompt-data, for generation or, with --loss-type sft_loss, for supervised training.
+        """Of --prompt-data, for generation or, with --loss-type sft_loss, for supervised training; with
+        --disable-rollout-global-dataset, empty prompts without end.
 
         States are kept in rollout/ of --save, and looked for in that of --load.
         """
         tokenizer = Tokenizer.load(config.hf_checkpoint)
         keys = Keys(config.input_key, config.label_key, config.metadata_key, config.tool_key)
-        prompts = PromptSet(config.prompt_data, keys, skip_malformed=config.skip_malformed_prompts)
+        if config.disable_rollout_global_dataset:
+            prompts, sizes = NO_PROMPT, [1]
+        else:
+            prompts = PromptSet(config.prompt_data, keys, skip_malformed=config.skip_malformed_prompts)
+            sizes = prompts.sizes
         if config.loss_type == "sft_loss":
             template = ChatTemplate(tokenizer, config.apply_chat_template_kwargs)
             encoder, max_tokens = ConversationEncoder(tokenizer, template), config.rollout_max_context_len
         else:
-            template = (
-                ChatTemplate(tokenizer, config.apply_chat_template_kwargs) if config.apply_chat_template else None
-            )
+            renders = config.apply_chat_template and not config.disable_rollout_global_dataset
+            template = ChatTemplate(tokenizer, config.apply_chat_template_kwargs) if renders else None
             encoder, max_tokens = PromptEncoder(tokenizer, template), config.rollout_max_prompt_len
         buffer_filter = load_hook(BUFFER_FILTER, config.buffer_filter_path)
         return cls(
@@ -123,7 +128,7 @@ class PromptSource:
             max_tokens=max_tokens,
             shuffle=config.rollout_shuffle,
             seed=config.rollout_seed,
-            sizes=prompts.sizes,
+            sizes=sizes,
             weights=config.prompt_data_weights,
             directory=config.save and Path(config.save, "rollout"),
             load_directory=config.load and Path(config.load, "rollout"),

@@ -145,6 +145,7 @@ def parser() -> argparse.ArgumentParser:
     grade.add_argument("--metadata", type=_object, help="JSON object, as the sample's metadata")
     grade.add_argument("--file", type=Path, help="JSON lines of `response`, `label`, maybe `metadata`, `prompt`")
     grade.add_argument("--rm-url", help="where a reward service is")
+    grade.add_argument("--http-proxy", help="proxy through which it is asked")
     grade.add_argument("--rm-timeout", type=float, default=300, help="seconds that it may take")
     grade.add_argument("--rm-judge-model", default="default", help="the model that judges")
     grade.add_argument("--rm-judge-prompt", help="file of the question put to the judge")

@@ -1,7 +1,7 @@
 """Asking a reward service over HTTP: JSON to it, JSON back.
 
 Held: 429, 5xx and lost connections are tried again, backing off, until --rm-timeout; any other status fails at once,
-with the service's words; no proxy is used; an answer is bounded in size.
+with the service's words; no proxy is used but --http-proxy; an answer is bounded in size.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ MOST_BYTES = 16 << 20
 _at_once: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
 
+class _TooLong(Exception):
+    pass
+
+
 async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
     """What the service of a run answers at `path` about the sample called `name`: the router of --rm-model, else
     --rm-url. Raises RewardFailure."""
-    base, headers = args.rm_url, {}
+    base, headers, proxy = args.rm_url, {}, args.http_proxy
     if args.rm_model:
         host, port = args.sglang_model_routers[args.rm_model]
-        base = f"http://{host}:{port}"
+        base, proxy = f"http://{host}:{port}", None
         headers = {"Authorization": f"Bearer {args.sglang_router_token}"} if args.sglang_router_token else {}
     if not base:
         raise RewardError(f"{name}: a reward service is asked, but where is it? Give --rm-url")
@@ -40,17 +44,18 @@ async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
         async with limit, asyncio.timeout(args.rm_timeout), aiohttp.ClientSession(headers=headers) as session:
             while True:
                 try:
-                    async with session.post(url, json=body) as answer:
+                    async with session.post(url, json=body, proxy=proxy) as answer:
                         content = await _read(answer)
-                        if answer.ok:
-                            return json.loads(content)
-                        last = f"{answer.status} {answer.reason}: {content[:500].decode(errors='replace')}"
-                        if answer.status != 429 and answer.status < 500:
-                            raise RewardFailure(f"{name}: reward service {url}: {last}")
-                except ValueError as error:  # json's error, and that of too long an answer
-                    raise RewardFailure(f"{name}: reward service {url}: its answer is no JSON: {error}") from error
                 except (aiohttp.ClientError, OSError) as error:
                     last = str(error) or type(error).__name__
+                except _TooLong as error:
+                    raise RewardFailure(f"{name}: reward service {url}: {error}") from error
+                else:
+                    if answer.ok:
+                        return _parsed(content, f"{name}: reward service {url}")
+                    last = f"{answer.status} {answer.reason}: {content[:500].decode(errors='replace')}"
+                    if answer.status != 429 and answer.status < 500:
+                        raise RewardFailure(f"{name}: reward service {url}: {last}")
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))
                 wait = min(2 * wait, LONGEST_WAIT)
     except TimeoutError as error:
@@ -64,5 +69,12 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     async for chunk in answer.content.iter_chunked(1 << 16):
         content += chunk
         if len(content) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
+            raise _TooLong(f"its answer has more than {MOST_BYTES >> 20} MiB")
     return bytes(content)
+
+
+def _parsed(content: bytes, who: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise RewardFailure(f"{who}: its answer is no JSON: {error}") from error

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slime.config import Config, load
 from slime.config.catalogue import OWN, SECTION_OF
-from slime.config.known_names import NOT_YET
+from slime.config.known_names import NOT_BUILT
 
 BASE = ["--hf-checkpoint", "model", "--rollout-batch-size", "4"]
 
@@ -59,7 +59,7 @@ def test_it_survives_pickling(config):
 
 
 def test_no_option_of_this_or_a_later_version_has_the_name_of_something_else_that_config_has():
-    names = [*OWN, *(name.replace("-", "_") for name in NOT_YET)]
+    names = [*OWN, *(name.replace("-", "_") for name in NOT_BUILT)]
     taken = [name for name in names if name in {*dir(Config), *Config.model_fields, *SECTION_OF.values()}]
     assert taken == [], "`config.<option>` would not be the option: rename the section or the method"
 

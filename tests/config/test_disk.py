@@ -143,6 +143,7 @@ def test_what_equals_config_json_is_fine(moe):
     ("words", "message"),
     [
         ("--num-layers 47", "--num-layers: states 47, but config.json says 48"),
+        ("--model-name qwen3", "states qwen3, but config.json says qwen3_moe and Qwen3MoeForCausalLM"),
         ("--num-query-groups 8", "--num-query-groups: states 8, but config.json says 4"),
         ("--norm-epsilon 1e-5", "states 1e-05, but config.json says 1e-06"),
         ("--rotary-base 10000", "states 10000.0, but config.json says 1000000.0"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slime.config import Config, ConfigError, load
-from slime.config.known_names import NOT_YET
+from slime.config.known_names import NOT_BUILT
 
 BASE = ["--hf-checkpoint", "model", "--rollout-batch-size", "4"]
 
@@ -121,16 +121,26 @@ def test_sizes_have_units(size, number):
 # -- unknown names
 
 
-def test_an_option_of_a_later_version_is_told_from_a_misspelled_one():
-    later = f"--{min(NOT_YET)}"
-    (text,) = problems(later, "x")
-    assert text.startswith(f"{later}: known to scripts in this field, not supported by this version yet")
+def test_a_name_that_is_known_but_not_built_is_answered_with_a_reason_and_what_to_do_instead():
+    (text,) = problems("--offload-train")
+    assert text.startswith("--offload-train: would move weights, gradients and optimizer state off the devices")
+    assert "leave it out, and let the engines make room: --offload-rollout" in text
 
 
-def test_a_choice_of_a_later_version_is_told_from_a_wrong_one():
-    (text,) = problems("--update-weight-transport", "disk")
-    assert "'disk' is known to scripts in this field, not supported by this version yet" in text
-    assert "is none of" in problems("--update-weight-transport", "disc")[0]
+@pytest.mark.parametrize("argv", [["--no-offload-train"], ["--offload-train", "false"], ["--no-release-train"]])
+def test_what_is_not_built_may_be_switched_off(argv, caplog):
+    loaded(*argv)
+    assert [record.message for record in caplog.records] == [f"{argv[0]} asks for what is the case anyway."]
+
+
+def test_switching_it_off_by_a_double_negation_asks_for_it():
+    assert "--no-offload-train: unknown option" in problems("--no-offload-train", "false")[0]
+
+
+def test_a_choice_that_is_not_built_is_told_from_a_wrong_one():
+    (text,) = problems("--update-weight-mode", "delta")
+    assert text.startswith("--update-weight-mode: delta is about sending only the weights that an update has changed")
+    assert "is none of" in problems("--update-weight-mode", "fast")[0]
 
 
 def test_what_must_be_given_is_asked_for():
@@ -143,7 +153,7 @@ def test_all_problems_come_at_once(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("seed: x\nsede: 1\n")
     texts = problems(
-        "--config", str(file), "--lr", "fast", "--bogus", "1", "--save-interval", "2", f"--{min(NOT_YET)}", "1"
+        "--config", str(file), "--lr", "fast", "--bogus", "1", "--save-interval", "2", f"--{min(NOT_BUILT)}", "1"
     )
     assert len(texts) == 6
 

@@ -35,6 +35,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 USED_WITH = {
     "custom_loss_function_path": ("--loss-type", "custom_loss"),
     "custom_tis_function_path": ("--use-tis",),
+    "custom_update_weight_post_write_path": ("--update-weight-transport", "disk"),
 }
 
 

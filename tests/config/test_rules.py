@@ -43,6 +43,25 @@ BROKEN = [
         "--dynamic-sampling-filter-path slime.rollout.filters.check_reward_nonzero_std",
         "would drop every group: with --n-samples-per-prompt 1 its only reward is equal to itself",
     ),
+    ("--update-weight-disk-dir d", "--update-weight-disk-dir: is for --update-weight-transport disk"),
+    (
+        "--colocate --update-weight-transport disk --update-weight-disk-keep-files",
+        "--update-weight-disk-keep-files: is for --update-weight-transport disk, and colocated halves share memory",
+    ),
+    ("--http-proxy proxy:80 --rm-url http://x:1", "--http-proxy: 'proxy:80' is no address"),
+    ("--http-proxy http://proxy:80", "--http-proxy: is for --rm-url"),
+    (
+        "--disable-rollout-global-dataset --num-rollout 2",
+        "--disable-rollout-global-dataset: leaves every prompt empty, and nothing fills them",
+    ),
+    (
+        "--disable-rollout-global-dataset --custom-generate-function-path a.b --num-epoch 2",
+        "leaves no prompts to count, so --num-epoch says nothing",
+    ),
+    (
+        "--disable-rollout-global-dataset --custom-generate-function-path a.b --num-rollout 2 --prompt-data a.jsonl",
+        "--disable-rollout-global-dataset, --prompt-data: exclude each other",
+    ),
     ("--partial-rollout", "--partial-rollout: nothing would ever be aborted"),
     ("--mask-offpolicy-in-partial-rollout", "there are no partial rollouts"),
     ("--buffer-filter-path a.b --data-source-path a.c", "is for the buffer of the prompt files"),

@@ -234,6 +234,7 @@ def config_of(tiny, **options):
         "skip_malformed_prompts": False,
         "apply_chat_template": True,
         "apply_chat_template_kwargs": {},
+        "disable_rollout_global_dataset": False,
         "loss_type": "policy_loss",
         "n_samples_per_prompt": 8,
         "rollout_max_prompt_len": None,
@@ -266,6 +267,14 @@ def test_from_config_keeps_states_beside_the_checkpoints(tiny, tmp_path):
     second = PromptSource.from_config(config_of(tiny, load=str(tmp_path / "a"), save=str(tmp_path / "b")))
     second.load(7)
     assert second.get_samples(2) == first.get_samples(2)
+
+
+def test_from_config_without_prompts(tiny):
+    """--disable-rollout-global-dataset: a function finds its own."""
+    source = PromptSource.from_config(config_of(tiny, disable_rollout_global_dataset=True, prompt_data=()))
+    groups = source.get_samples(3)
+    assert [[sample.prompt for sample in group] for group in groups] == [[""] * 8] * 3
+    assert [sample.index for group in groups for sample in group] == list(range(24)) and groups[0][0].tokens == []
 
 
 def test_from_config_for_supervised_training(tiny):

@@ -19,9 +19,10 @@ class Service:
     """Answers one after the other: (status, JSON or text); the last one for ever."""
 
     def __init__(self, *answers: tuple[int, Any]) -> None:
-        self.answers, self.asked, self.tokens = list(answers), [], []
+        self.answers, self.asked, self.tokens, self.hosts = list(answers), [], [], []
 
     async def handle(self, request: web.Request) -> web.Response:
+        self.hosts.append(f"{request.url.host}:{request.url.port}")
         self.asked.append((request.path, await request.json()))
         self.tokens.append(request.headers.get("Authorization"))
         status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -30,15 +31,13 @@ class Service:
         return web.json_response(body, status=status)
 
 
-def verdict(service: Service, rm_type: str, sample: Sample | None = None, **options: Any):
+def verdict(service: Service, rm_type: str, sample: Sample | None = None, *, by_proxy: bool = False, **options: Any):
     sample = sample or Sample(index=3, prompt="2+2?", response="<think>hm</think>4", label="4", metadata={"k": 1})
-    defaults = {"rm_timeout": 20, "reward_key": None, "rm_model": None}
+    defaults = {"rm_timeout": 20, "reward_key": None, "rm_model": None, "http_proxy": None}
     defaults |= {"rm_judge_model": "judge", "rm_judge_prompt": None, "rm_judge_params": {}}
 
     async def serve_and_ask():
-        app = web.Application()
-        app.router.add_post("/{path:.*}", service.handle)
-        runner = web.AppRunner(app)
+        runner = web.ServerRunner(web.Server(service.handle))
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -46,7 +45,8 @@ def verdict(service: Service, rm_type: str, sample: Sample | None = None, **opti
         try:
             routers = {"mine": ("127.0.0.1", runner.addresses[0][1])}  # those of the models that the run serves
             at = {"rm_url": None, "sglang_model_routers": routers} if "rm_model" in options else {"rm_url": url}
-            return await judged(SimpleNamespace(**at, **defaults | options), sample, rm_type)
+            at |= {"rm_url": "http://not-there.invalid", "http_proxy": url} if by_proxy else {}
+            return await judged(SimpleNamespace(**defaults | at | options), sample, rm_type)
         finally:
             await runner.cleanup()
 
@@ -66,6 +66,13 @@ def test_a_remote_reward_of_several_parts() -> None:
     assert verdict(Service((200, {"style": 0.25, "right": 1})), "remote_rm", reward_key="style").reward["style"] == 0.25
 
 
+def test_a_service_is_asked_through_a_proxy_where_one_is_named() -> None:
+    """The service stands in for the proxy: it is asked for the whole address of a host that is not there."""
+    service = Service((200, 0.5))
+    assert verdict(service, "remote_rm", by_proxy=True).reward == 0.5
+    assert service.hosts == ["not-there.invalid:80"]
+
+
 @pytest.mark.parametrize("answer", ["no JSON", {"value": 1}, [1.0], None, True, {"score": "1"}])
 def test_an_answer_that_is_no_reward(answer: Any) -> None:
     with pytest.raises(RewardFailure, match=r"sample 3 .*reward service http"):
@@ -80,7 +87,9 @@ def test_a_busy_service_is_asked_again(status: int) -> None:
 
 def test_a_refusal_is_final_and_says_the_service_s_words() -> None:
     service = Service((400, "no such task"), (200, 1.0))
-    with pytest.raises(RewardFailure, match=r"sample 3 .*400 Bad Request: no such task"):
+    with pytest.raises(
+        RewardFailure, match=r"sample 3 \(.*\): reward service http://[\d.:]+: 400 Bad Request: no such task"
+    ):
         verdict(service, "remote_rm")
     assert len(service.asked) == 1
 
@@ -91,11 +100,13 @@ def test_the_deadline_holds_over_all_tries() -> None:
 
 
 def test_nobody_there() -> None:
-    args = SimpleNamespace(rm_url="http://127.0.0.1:9", rm_model=None, rm_timeout=0.4, reward_key=None)
+    args = SimpleNamespace(rm_url="http://127.0.0.1:9", rm_model=None, http_proxy=None, rm_timeout=0.4, reward_key=None)
     with pytest.raises(RewardFailure, match=r"no reward within 0.4 s .*last: Cannot connect"):
         asyncio.run(judged(args, Sample(response="4"), "remote_rm"))
     with pytest.raises(RewardError, match="Give --rm-url"):
-        asyncio.run(judged(SimpleNamespace(rm_url=None, rm_model=None), Sample(response="4"), "remote_rm"))
+        asyncio.run(
+            judged(SimpleNamespace(rm_url=None, rm_model=None, http_proxy=None), Sample(response="4"), "remote_rm")
+        )
 
 
 @pytest.mark.parametrize("token", [None, "secret"])

@@ -23,7 +23,7 @@ def asked(entries: Any, response: int = 2) -> Sample:
 
     async def ask() -> float:
         async with server.serve() as url:
-            return await ask_teacher(SimpleNamespace(rm_url=url, rm_model=None, rm_timeout=20), sample)
+            return await ask_teacher(SimpleNamespace(rm_url=url, rm_model=None, http_proxy=None, rm_timeout=20), sample)
 
     assert asyncio.run(ask()) == 0.0
     assert not response or server.bodies[0]["logprob_start_len"] == 0

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from slime.inference.control import EngineControl
 
 
-def make_sync(medium: str, made, engines: list[EngineControl], buffer_bytes: int):
+def make_sync(medium: str, made, engines: list[EngineControl], buffer_bytes: int, scratch: str):
     from slime.weights.broadcast import BroadcastSync
+    from slime.weights.disk import DiskSync
     from slime.weights.handles import HandleSync
 
     common = {"buffer_bytes": buffer_bytes}
+    if medium == "disk":
+        return DiskSync(made, engines, **common, parent=Path(scratch))
     if medium == "handles":
         return HandleSync(made, engines, **common)
     return BroadcastSync(made, engines, **common, address="127.0.0.1", backend="gloo", timeout=timedelta(seconds=60))
@@ -43,7 +46,7 @@ def push_and_compare(
     from slime.weights.equality import check_equal
 
     with trainer(directory, *options) as made:
-        sync = make_sync(medium, made, engines, buffer_bytes)
+        sync = make_sync(medium, made, engines, buffer_bytes, scratch)
         try:
             metrics = []
             for version in (5, 6):
@@ -65,10 +68,10 @@ def push_to_a_dead_one_and_again(
     with trainer(directory) as made:
         said = ""
         try:
-            make_sync(medium, made, [engine, dead], 1 << 20).push(7)
+            make_sync(medium, made, [engine, dead], 1 << 20, scratch).push(7)
         except InferenceError as error:
             said = str(error)
-        sync = make_sync(medium, made, [engine], 1 << 20)
+        sync = make_sync(medium, made, [engine], 1 << 20, scratch)
         try:
             scale_weights(made, 1.01)
             sync.push(8)
@@ -83,7 +86,7 @@ def compare_after_change(directory: str, engines: list[EngineControl], scratch: 
     from slime.weights.equality import WeightsDiffer, check_equal
 
     with trainer(directory) as made:
-        sync = make_sync("handles", made, engines, 1 << 20)
+        sync = make_sync("handles", made, engines, 1 << 20, scratch)
         sync.push(1)
         parameter = dict(made.model.chunks[0].named_parameters())
         name = next(name for name in parameter if "final_layernorm" in name)

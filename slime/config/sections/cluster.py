@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from slime.config.section import Bytes, Count, FrozenDict, Index, Json, Minutes, Section, option
+from slime.config.section import Bytes, Count, FrozenDict, Hook, Index, Json, Minutes, Path, Section, option
 
 
 class Cluster(Section):
@@ -57,10 +57,22 @@ class Cluster(Section):
     train_env_vars: Json = option(
         FrozenDict(), 'Environment variables of the training processes, e.g. \'{"NCCL_DEBUG": "WARN"}\'.'
     )
-    update_weight_transport: Literal["nccl"] = option(
+    update_weight_mode: Literal["full"] = option("full", "What an update of the engines sends. full: every tensor.")
+    update_weight_transport: Literal["nccl", "disk"] = option(
         "nccl",
         "How weights travel when training and generation are decoupled. nccl: a broadcast into the engines (gloo on a"
-        " CPU). Colocated halves share memory instead and do not ask.",
+        " CPU). disk: a Hugging Face checkpoint that the engines read. Colocated halves share memory and do not ask.",
+    )
+    update_weight_disk_dir: Path | None = option(
+        None,
+        "Where --update-weight-transport disk writes, a directory for each update; every node sees it.",
+        derived="<run-dir>/weights",
+    )
+    update_weight_disk_keep_files: bool = option(False, "Keep these directories; else each is removed once loaded.")
+    custom_update_weight_post_write_path: Hook | None = option(
+        None,
+        "post_write(args, directory, weight_version): called on the first training rank when such a directory is"
+        " written and before the engines read it.",
     )
     update_weight_buffer_size: Bytes = option(
         512 * 1024**2, "Weights are sent in buckets of this size; larger is faster and takes this much more memory."

@@ -29,6 +29,11 @@ class Data(Section):
         "One number a prompt file: prompts are drawn from the files in this proportion, each file epoch after epoch"
         " by itself.",
     )
+    disable_rollout_global_dataset: bool = option(
+        False,
+        "No prompt files: samples are handed out with empty prompts, for a function of --rollout-function-path or"
+        " --custom-generate-function-path that finds its own.",
+    )
     data_source_path: Hook | None = option(
         None, "Class with get_samples, add_samples, save and load that replaces the prompt files."
     )

@@ -54,6 +54,7 @@ class ModelArgs(Section):
     they state is compared, and a difference is an error.
     """
 
+    model_name: str | None = option(None, "Kind of model: config.json's model_type, or the class it names.")
     num_layers: Count | None = option(None, "Transformer layers.")
     hidden_size: Count | None = option(None, "Width of the residual stream.")
     ffn_hidden_size: Count | None = option(None, "Inner width of the dense MLPs.")

@@ -119,6 +119,9 @@ class Reward(Section):
     rm_url: str | None = option(
         None, "Where the reward service of --rm-type remote_rm, reward_model or judge is: http://host:port."
     )
+    http_proxy: str | None = option(
+        None, "Proxy through which --rm-url is asked: http://host:port. Unset: none, whatever the environment says."
+    )
     rm_model: str | None = option(
         None, "Name of a model of --sglang-config that serves as --rm-type reward_model or judge, instead of --rm-url."
     )
