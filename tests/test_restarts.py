@@ -1,85 +1,117 @@
-"""train.py killed at random moments, in all that keeps its state, and started again until it is done (case 33).
+"""Runs whose processes are killed at random moments, by the command that users have for it, and which go on until they
+are done (cases 14 and 33).
 
-Supervised, so that no engine has to start: prompts, buffer, ledger, training and checkpoints are the same.
-SLIME_RESTART_SEEDS=20 runs as many seeds in place of one, SLIME_RESTART_KILLS=9 kills each run as often in place of 3
-times.
+The engine is not theirs, so that a start takes seconds; what becomes of killed ones is in test_faults.py. Its model
+knows nothing, so that rewards are random, and samples are long enough to be cut short. SLIME_CHAOS_SEEDS=20 runs as
+many seeds in place of one, SLIME_CHAOS_KILLS=6 kills each run as often in place of twice.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import random
-import re
-import time
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 import pytest
 
 from slime.data.ledger_file import open_for_reading
-from slime.observe import read_metrics
+from slime.data.recording import group_from, loads, read_rollout
+from slime.data.sample import Sample
+from slime.inference.server import EngineServer
+from slime.rollout.types import flatten
 from slime.tiny import make_tiny
-from tests.test_end_to_end import RUN_S, driver, marked, train
+from tests.test_end_to_end import REPOSITORY, RUN_S
 
-SEEDS = int(os.environ.get("SLIME_RESTART_SEEDS", "1"))
-KILLS = int(os.environ.get("SLIME_RESTART_KILLS", "3"))
-ROLLOUTS, BATCH = 20, 24
-VICTIMS = {"driver": "train.py", "buffer": "BufferActor", "trainer": "TrainActor"}
-
-
-def victim(run: Path, kind: str) -> psutil.Process:
-    """The process of a kind that goes on, by its command line or the title that Ray gives it."""
-    found = [process for process in marked(run) if any(VICTIMS[kind] in word for word in process.cmdline())]
-    return min(found, key=lambda process: process.pid)
+SEEDS = range(int(os.environ.get("SLIME_CHAOS_SEEDS", "1")))
+KILLS = int(os.environ.get("SLIME_CHAOS_KILLS", "2"))
+PROMPTS, SAMPLES = 8, 4
+MORE = ["--over-sampling-batch-size", str(2 * PROMPTS)]
 
 
-def rows(run: Path) -> int:
-    return len(read_metrics(run / "run")) if (run / "run" / "metrics.jsonl").exists() else 0
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_whatever_is_killed_every_sample_is_trained_on_once_or_dropped(tmp_path, seed):
-    tiny = make_tiny(tmp_path / "tiny", "sort", num_train=8, num_heldout=8, num_demos=100)
-    saved, dice = tmp_path / "checkpoints", random.Random(seed)
-    options = [
-        *("--config", "configs/tiny-sft.yaml", "--hf-checkpoint", str(tiny.model), "--prompt-data", str(tiny.sft)),
-        *("--num-rollout", str(ROLLOUTS), "--rollout-batch-size", str(BATCH), "--num-steps-per-rollout", "1"),
-        *("--save", str(saved), "--load", str(saved), "--allow-fresh-start", "--save-interval", "2"),
-        *("--lr-warmup-iters", "2", "--save-hf", str(tmp_path / "model-{rollout_id}")),
+@pytest.fixture(scope="module")
+def options(engine: EngineServer, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    directory = tmp_path_factory.mktemp("sort")
+    tiny = make_tiny(directory / "tiny", "sort", num_train=40, num_heldout=8, num_demos=8)
+    (directory / "quick.yaml").write_text("eval-interval: null\neval-prompt-data: []\nrm-type: random\n")
+    yield [
+        *("--config", "configs/tiny-grpo.yaml", "--config", str(directory / "quick.yaml")),
+        *("--hf-checkpoint", str(tiny_model), "--prompt-data", str(tiny.train), "--cpu-slots", "3"),
+        *("--no-colocate", "--actor-num-gpus-per-node", "1"),
+        *("--rollout-external-engine-addrs", f"{engine.host}:{engine.port}"),
+        *("--rollout-batch-size", str(PROMPTS), "--n-samples-per-prompt", str(SAMPLES)),
+        *("--rollout-max-response-len", "32", "--num-steps-per-rollout", "1"),
     ]
-    kinds = [list(VICTIMS)[i % len(VICTIMS)] for i in range(KILLS)]
-    dice.shuffle(kinds)
-    for kind in kinds:
-        with driver(tmp_path, *options) as process:
-            more = rows(tmp_path) + dice.randint(1, 12)
-            deadline = time.monotonic() + RUN_S
-            while rows(tmp_path) < more and process.poll() is None:
-                assert time.monotonic() < deadline, (tmp_path / "output").read_text()
-                time.sleep(0.02)
-            time.sleep(dice.uniform(0, 0.3))
-            if process.poll() is None:
-                victim(tmp_path, kind).kill()
-            status = process.wait(90)
-            output = (tmp_path / "output").read_text()
-            assert status in (0, 1, -9), output  # 0: the kill came too late
-            if status == 1:
-                assert re.search("its process died", output), output
-    last = train(tmp_path, *options)
+    engine.control.update_weights_from_disk(model_path=str(tiny_model), weight_version="default")
+    engine.control.flush_cache()
 
-    with closing(open_for_reading(tmp_path / "run" / "ledger.db")) as db:
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_partial_rollouts_in_turns_without_fault_tolerance(options, tmp_path, seed):
+    more = ["--partial-rollout", *MORE, "--no-use-fault-tolerance"]
+    said = run_under_faults(tmp_path, seed, *options, *more, kills=["--kill", "router@1"])
+    assert "router has ended, killed by SIGKILL. With --use-fault-tolerance it is started again" in said
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_generation_that_never_stops(options, tmp_path, seed):
+    run_under_faults(tmp_path, seed, *options, *MORE, "--max-weight-staleness", "2", kills=[])
+
+
+def run_under_faults(path: Path, seed: int, *options: str, kills: list[str]) -> str:
+    """KILLS of them, the named ones among them. Returns what the run said."""
+    rollouts = 2 * KILLS + 2
+    command = ["-m", "slime.chaos", *kills, "--random-kills", str(KILLS - len(kills) // 2), "--seed", str(seed)]
+    command += ["--json", "--run-dir", str(path / "run"), "--num-rollout", str(rollouts)]
+    recorded = ["--save-debug-rollout-data", str(path / "recorded" / "{rollout_id}.jsonl")]
+    done = subprocess.run(
+        [sys.executable, *command, *options, *recorded],
+        cwd=REPOSITORY, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=(KILLS + 1) * RUN_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    print(done.stderr, found)
+    assert (found["lost"], found["twice"], len(found["kills"])) == (0, 0, KILLS)
+    check(path, rollouts)
+    return done.stderr
+
+
+def check(path: Path, rollouts: int) -> None:
+    """All rollouts were trained on, each on its own samples, and what a checkpoint kept of these they still have."""
+    with closing(open_for_reading(path / "run" / "ledger.db")) as db:
         samples = db.execute("SELECT id, state, rollout, reason FROM samples").fetchall()
-        changes = db.execute("SELECT sample, state, note FROM changes ORDER BY number").fetchall()
-    assert all(state in ("trained", "dropped") for _, state, _, _ in samples), last
-    assert all(reason for _, state, _, reason in samples if state == "dropped")
-    # Every rollout of the model that came out was trained on, each on its own samples.
+    assert all(state == "trained" or (state == "dropped" and reason) for _, state, _, reason in samples)
     batches = Counter(rollout for _, state, rollout, _ in samples if state == "trained")
-    assert batches == dict.fromkeys(range(ROLLOUTS), BATCH), last
-    # What is trained on now was trained on once since it was last taken back.
-    times: Counter[int] = Counter()
-    for sample, state, note in changes:
-        if (note or "").startswith("rolled back"):
-            times[sample] = 0
-        times[sample] += state == "trained"
-    assert {times[id] for id, state, _, _ in samples if state == "trained"} == {1}
+    assert batches == dict.fromkeys(range(rollouts), PROMPTS * SAMPLES)
+    files = [path / "recorded" / f"{rollout_id}.jsonl" for rollout_id in range(rollouts)]
+    trained = {sample.index: sample for file in files for sample in flatten(read_rollout(file))}
+    assert trained.keys() == {id for id, state, _, _ in samples if state == "trained"}
+    kept = [sample for file in (path / "run" / "checkpoints" / "rollout").iterdir() for sample in waiting(file)]
+    kept = [sample for sample in kept if sample.index in trained]
+    print(f"{len(kept)} kept, {len({sample.index for sample in kept})} of them different")
+    assert kept, "nothing was cut short, so nothing was seen"
+    for sample in kept:
+        assert goes_on(sample, trained[sample.index]), f"{sample}\nbecame {trained[sample.index]}"
+
+
+def waiting(file: Path) -> list[Sample]:
+    """What a checkpoint has of samples that have no batch yet, and have tokens of a response."""
+    state = loads(file.read_text())
+    groups = map(group_from, state.get("returned") or state.get("handed_out") or [])
+    return [sample for sample in flatten(groups) if sample.response_length]
+
+
+def goes_on(before: Sample, after: Sample) -> bool:
+    """Whether a sample still has the tokens that it had, and what is known of each."""
+    n, v = before.response_length, len(before.weight_versions)
+    return (
+        after.tokens[: len(before.tokens)] == before.tokens
+        and after.rollout_log_probs[:n] == before.rollout_log_probs
+        and after.weight_versions[:v] == before.weight_versions
+        and after.weight_version_starts[:v] == before.weight_version_starts
+    )

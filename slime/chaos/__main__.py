@@ -3,7 +3,7 @@
 Runs train.py, kills a process of that kind in that rollout, at a moment that the seed decides, and says what was lost:
 nothing, or the exit status is 1. An engine and a router are replaced while the run goes on; a run that loses another
 process ends, and is started again from its last checkpoint. Kinds: engine, router, trainer, critic, rollout, buffer,
-driver.
+driver. With --random-kills 5 the seed decides the kinds and the rollouts, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import random
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -46,6 +47,12 @@ def impossible(kill: Kill, config: Config) -> str | None:
     return None
 
 
+def drawn(count: int, rollouts: Sequence[int], config: Config, dice: random.Random) -> list[Kill]:
+    """Kills of whatever this run is made of, in as many of these rollouts."""
+    kinds = [name for name, kind in KINDS.items() if kind.is_there(config)]
+    return [Kill(dice.choice(kinds), rollout_id) for rollout_id in dice.sample(rollouts, count)]
+
+
 def report(run: Run, tally: Tally, terminal: Terminal) -> list[str]:
     lines = ["", terminal.paint("faults", "bold")]
     for kill in run.kills:
@@ -68,22 +75,39 @@ def main(words: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "--kill", type=kill, action="append", metavar="KIND@ROLLOUT", help="as often as you like; rollouts count from 0"
+        "--kill",
+        type=kill,
+        action="append",
+        default=[],
+        metavar="KIND@ROLLOUT",
+        help="as often as you like; rollouts count from 0",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the moments, and of who it is among several [0]")
+    parser.add_argument(
+        "--random-kills", type=int, default=0, metavar="N", help="so many more, each in a rollout of its own [0]"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the moments, and of whatever else is random [0]")
     parser.add_argument("--json", action="store_true", help="one line: issued, trained, dropped, lost, twice, and more")
     parser.add_argument("--help", action="store_true", help="this; python train.py --help for the other options")
     args, rest = parser.parse_known_args(words)
     if args.help:
         parser.print_help()
         return 0
-    if not args.kill:
-        parser.error("nothing is to be killed: add --kill engine@1")
+    if not args.kill and args.random_kills < 1:
+        parser.error("nothing is to be killed: add --kill engine@1, or --random-kills 3")
     rest = ["--use-fault-tolerance", *rest]
     config = from_command_line(rest)
     if reasons := [reason for kill in args.kill if (reason := impossible(kill, config))]:
         parser.error("\n  ".join(reasons))
-    run = Run(config, rest, args.kill, args.seed, quiet=args.json)
+    named = {kill.rollout_id for kill in args.kill}
+    # Not the last one, which may be over before its kill.
+    free = [rollout_id for rollout_id in range((config.num_rollout or 0) - 1) if rollout_id not in named]
+    if args.random_kills > len(free):
+        lack = args.random_kills - len(free)
+        parser.error(
+            f"--random-kills {args.random_kills}: in rollouts of their own; give a --num-rollout {lack} larger"
+        )
+    dice = random.Random(args.seed)
+    run = Run(config, rest, [*args.kill, *drawn(args.random_kills, free, config, dice)], dice, quiet=args.json)
     try:
         tally = run.go()
     except (ChaosError, LedgerError) as error:

@@ -53,10 +53,12 @@ class Run:
     """`words` are those of train.py. Saves after every rollout, if neither words nor files say otherwise: but only
     where a kill ends the run."""
 
-    def __init__(self, config: Config, words: Sequence[str], kills: Sequence[Kill], seed: int, *, quiet: bool) -> None:
+    def __init__(
+        self, config: Config, words: Sequence[str], kills: Sequence[Kill], dice: random.Random, *, quiet: bool
+    ) -> None:
         self.config, self.kills, self.quiet = config, sorted(kills, key=lambda kill: kill.rollout_id), quiet
         self.directory = RunDir(Path(config.run_dir))
-        self.dice, self.mark = random.Random(seed), secrets.token_hex(8)
+        self.dice, self.mark = dice, secrets.token_hex(8)
         self.words = [*words, "--run-dir", config.run_dir]
         self.save = Path(config.save or self.directory.checkpoints)
         if any(self.ends(kill) for kill in kills):

@@ -37,7 +37,7 @@ def _actor(name: str) -> Callable[[psutil.Process], bool]:
 KINDS = {
     "engine": Kind(
         lambda process: _serves(process) and not _serves(process.parent()),  # its workers are forked from it
-        lambda config: config.has_engines,
+        lambda config: config.has_engines and not config.rollout_external_engine_addrs,
         is_replaced=True,
     ),
     "router": Kind(

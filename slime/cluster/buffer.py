@@ -18,6 +18,7 @@ from slime.data.ledger import Ledger, RolledBack
 from slime.data.ledger_file import LedgerError
 from slime.data.outcome import Outcome
 from slime.data.sample import Sample
+from slime.data.source import Group
 from slime.observe import RunDir
 from slime.rollout.producer import open_source
 
@@ -66,8 +67,8 @@ class BufferActor:
     def trained(self, rollout_id: int) -> int:
         return self.buffer.trained(rollout_id)
 
-    def save(self, rollout_id: int) -> None:
-        self.buffer.save(rollout_id)
+    def save(self, rollout_id: int, finished: Sequence[Group]) -> None:
+        self.buffer.save(rollout_id, finished)
 
     def resume(self, first_rollout: int) -> RolledBack:
         return self.buffer.resume(first_rollout)
@@ -108,8 +109,8 @@ class Buffer:
     def add_samples(self, groups: list[list[Sample]]) -> None:
         self._ask(self.actor.add_samples, groups)
 
-    def save(self, rollout_id: int) -> None:
-        self._ask(self.actor.save, rollout_id)
+    def save(self, rollout_id: int, finished: Sequence[Group] = ()) -> None:
+        self._ask(self.actor.save, rollout_id, finished)
 
     def load(self, rollout_id: int) -> None:
         self._ask(self.actor.resume, rollout_id + 1)

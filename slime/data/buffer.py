@@ -126,13 +126,14 @@ class DataBuffer:
         """The batch of a rollout has been trained on. Returns how many samples that are."""
         return self.ledger.train(rollout_id)
 
-    def save(self, rollout_id: int) -> None:
-        """Keeps the data source's state, and what is handed out and not in a batch yet, under the number of a
-        rollout."""
+    def save(self, rollout_id: int, finished: Sequence[Group] = ()) -> None:
+        """Keeps the data source's state, and what is handed out and not in a batch yet, under the number of a rollout:
+        as it was handed out, but for groups that are `finished` meanwhile."""
         self.source.save(rollout_id)
+        made = {_first(member).index: member for group in finished for member in group}
         groups: dict[int, Group] = {}
-        for out in self._out.values():
-            groups.setdefault(out.group, []).append(out.sample)
+        for id, out in self._out.items():
+            groups.setdefault(out.group, []).append(made.get(id, out.sample))
         state = {
             "token": self.ledger.mark(rollout_id),
             "next_own": self._next_own,

@@ -132,6 +132,10 @@ class Generator:
         """Runs a coroutine in the generator's event loop and waits for it."""
         return self._loop.run(coroutine)
 
+    def finished(self) -> list[Group]:
+        """Groups that are generated and graded, and in no batch yet."""
+        return [] if self.stream is None else self.run(self.stream.finished())
+
     async def generate(self, groups: Sequence[list[Sample]], job: Job) -> list[Group]:
         """The groups, generated and graded. Raises RolloutError, or RewardError, at the first sample that fails."""
         return await all_of(self.group(group, job) for group in groups)

@@ -24,7 +24,7 @@ from slime.rollout.generator import Generator
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, further_metrics, rollout_metrics
 from slime.rollout.replay import NoPrompts
 from slime.rollout.scores import removed_because, rewards_for_training
-from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
+from slime.rollout.types import Group, RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
 
 
 def open_source(config: Config) -> DataSource:
@@ -90,6 +90,10 @@ class Producer:
             return {}
         batch = zip(samples, map(float, raw_N), strict=True)
         return self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
+
+    def finished(self) -> list[Group]:
+        """Groups that are generated and graded, and in no rollout yet."""
+        return [] if self._generator is None else self._generator.finished()
 
     def evaluate(self, rollout_id: int) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
         """Evaluates on all held-out sets: the metrics, and the samples of each set."""

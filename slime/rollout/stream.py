@@ -17,7 +17,7 @@ from slime.data.source import DataSource
 from slime.rollout.generator import Generator, Job
 from slime.rollout.orders import Collected, Finished, Orders, place
 from slime.rollout.staleness import Bound, age, staleness_metrics
-from slime.rollout.types import RolloutError, flatten
+from slime.rollout.types import Group, RolloutError, flatten
 
 TOO_OLD = "too old"  # how the reason begins of what is dropped for its age
 
@@ -142,6 +142,14 @@ class Stream:
                         " collected"
                     )
                 return
+
+    async def finished(self) -> list[Group]:
+        """What is generated and graded, and in no batch yet; the filter may still refuse some of it. Nothing where a
+        run that goes on with it would mask all of its tokens."""
+        if self.job.args.mask_offpolicy_in_partial_rollout:
+            return []
+        done = [order.task for order in self.orders.under_way if order.task.done() and not order.task.exception()]
+        return [group for _, group in [*self.passed, *self.judged]] + [task.result() for task in done]
 
     async def close(self) -> None:
         """Ends what is under way; it stays what it is in the ledger."""

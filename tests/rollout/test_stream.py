@@ -24,9 +24,9 @@ ENDS_S = 30.0
 class Run:
     """What the driver does to a stream: the engines get new weights after each batch."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, first_rollout: int = 0) -> None:
         self.life = life
-        job = Job(life.config, Sampling.for_rollout(life.config), 0, journal=life.buffer)
+        job = Job(life.config, Sampling.for_rollout(life.config), first_rollout, journal=life.buffer)
         self.stream = life.generator.stream = Stream(life.generator, job, life.buffer)
 
     def take(self, rollout_id: int) -> Collected:
@@ -166,16 +166,20 @@ def test_a_source_that_ends(begin) -> None:
         run.take(1), run.take(2)
 
 
-def test_what_was_under_way_at_a_checkpoint_is_handed_out_again_once(begin, tmp_path) -> None:
+def test_what_had_no_batch_at_a_checkpoint_is_handed_out_again_once(begin, tmp_path) -> None:
     run = begin({0}, over_sampling_batch_size=3, save=tmp_path / "saved")
-    buffer = run.life.buffer
+    life = run.life
     taken = flatten(run.take(0).batch)
-    buffer.batched(0, outcomes((sample, 0.0) for sample in taken))
+    life.buffer.batched(0, outcomes((sample, 0.0) for sample in taken))
     run.until_finished(1)  # group 3; group 0 is held
-    buffer.save(0)
-    buffer.resume(1)
-    again = flatten(buffer.get_samples(3))
-    assert [sample.index for sample in again] == [0, 1, 6, 7, 8, 9]
-    assert buffer.trained(0) == 0
-    states = run.life.states()
-    assert {states[sample.index] for sample in taken} == {("trained", None)}
+    life.buffer.save(0, life.generator.finished())
+    life.generator.run(run.stream.close())
+
+    life.buffer.resume(1)
+    assert life.buffer.trained(0) == 0
+    assert {life.states()[sample.index] for sample in taken} == {("trained", None)}
+    second = Run(life, 1).take(1)  # group 0 is held again
+    assert numbers(second.batch) == [3, 4]
+    made_by = {(sample.index, *sample.weight_versions) for sample in flatten(second.batch)}
+    assert made_by == {(6, "0"), (7, "0"), (8, "1"), (9, "1")}, "what was finished is not made anew"
+    assert run.states(0) == {("generating", None)}
