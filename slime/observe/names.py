@@ -17,6 +17,7 @@ from functools import cache, cached_property
 PREFIXES = ("rollout", "perf", "train", "critic-train", "eval", "passrate", "multi_turn", "multi_turn_metric")
 AXES = ("rollout/step", "train/step", "critic-train/step", "eval/step")
 LOGPROB_DIFF = "train/train_rollout_logprob_abs_diff"
+REWARD_FAILURES = "rollout/reward_failures"
 STATISTIC = "{mean|median|max|min}"
 
 
@@ -87,7 +88,7 @@ ROLLOUT = (
     Metric("rollout/{correct|incorrect}_truncated_ratio", "share", "of each that hit the length limit"),
     Metric("rollout/spec_accept_rate", "share", "draft tokens (speculative decoding) that the model accepted"),
     Metric("rollout/spec_accept_length", "tokens", "that one verification of drafts gave, its own among them"),
-    Metric("rollout/reward_failures", "samples", "whose reward was not had: 0 or dropped, by `--rm-failure-policy`"),
+    Metric(REWARD_FAILURES, "samples", "whose reward was not had: 0 or dropped, by `--rm-failure-policy`"),
     Metric("rollout/reward_retries", "calls", "rewards asked for again, `--rm-retries`"),
     Metric("rollout/engine_restarts", "engines", "`--use-fault-tolerance`: that died and were started again, so far"),
     Metric("rollout/router_restarts", "routers", "the same of the router"),

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from slime.observe.console import Console
 from slime.observe.metrics import Metrics
-from slime.observe.names import LOGPROB_DIFF
+from slime.observe.names import LOGPROB_DIFF, REWARD_FAILURES
 from slime.observe.run_dir import RunDir, Transcript
 from slime.observe.timeline import Timeline
 from slime.observe.trackers import Tracker
@@ -101,6 +101,7 @@ class Recorder:
         self._timeline = Timeline(run)
         self._optimizer_steps = 0
         self._doubted = False
+        self._rewards_missed = 0
 
     @contextmanager
     def step(self, rollout_id: int) -> Iterator[StepRecord]:
@@ -115,6 +116,7 @@ class Recorder:
         shown = {**(record.train_rows[0] if record.train_rows else {}), **metrics}
         self.console.step(rollout_id, shown)
         self._doubt_the_engines(rollout_id, shown.get(LOGPROB_DIFF, 0.0))
+        self._miss_rewards(rollout_id, int(shown.get(REWARD_FAILURES, 0)))
 
     def _log(self, metrics: Row, train_rows: Sequence[Row], rollout_id: int) -> None:
         self._metrics.log(metrics, step=rollout_id)
@@ -131,6 +133,16 @@ class Recorder:
                 f"rollout {rollout_id}: trainer and engine give a sampled token log-probs that differ by"
                 f" {difference:.2g} on average: they do not run the same weights. --check-weight-update-equal tells"
                 " whether the update is at fault; with --max-weight-staleness it may be the samples' age."
+            )
+
+    def _miss_rewards(self, rollout_id: int, failures: int) -> None:
+        """Says of rewards that were not had, first at once and then when there are twice as many."""
+        said, self._rewards_missed = self._rewards_missed, self._rewards_missed + failures
+        if self._rewards_missed.bit_length() > said.bit_length():
+            self.console.warn(
+                f"up to rollout {rollout_id}, {self._rewards_missed} rewards were not had, and went the way of"
+                " --rm-failure-policy. Why: metadata.reward_failure of the samples; of those that were dropped also"
+                f" `python -m slime.inspect {self.run.path} dropped`."
             )
 
     def eval(self, step: int, evaluate: Callable[[int], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:

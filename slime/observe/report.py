@@ -117,6 +117,9 @@ def _time(summary: Summary, terminal: Terminal, width: int) -> list[str]:
         older = ", whose weights are older" if overlap else ""
         difference = f"trainer and engine differ by at most {summary.logprob_diff:.1e}"
         lines.append(f"{_title('log-probs', terminal)}{difference}{older}")
+    if summary.reward_failures:
+        said = f"{summary.reward_failures} were not had (--rm-failure-policy)"
+        lines.append(f"{_title('rewards', terminal)}{terminal.paint(said, 'yellow', 'bold')}")
     return lines
 
 

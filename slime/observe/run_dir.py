@@ -114,8 +114,11 @@ class RunDir:
         """A run that is there, for reading. `runs/latest` is resolved to the run it points at."""
         path = Path(path)
         run = cls(path.parent / path.readlink() if path.is_symlink() else path)
-        if not run.metrics_file.is_file():
-            raise RunDirError(f"{path} holds no run: there is no {run.metrics_file.name} in it{_runs_beside(path)}")
+        if not (run.metrics_file.is_file() or run.ledger_file.is_file()):
+            raise RunDirError(
+                f"{path} holds no run: there is neither {run.metrics_file.name} nor {run.ledger_file.name} in it"
+                f"{_runs_beside(path)}"
+            )
         return run
 
     def save_config(self, config: WritesYaml) -> None:

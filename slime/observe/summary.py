@@ -66,12 +66,13 @@ class Summary:
     seconds: dict[str, float]  # mean of a step: its parts, and "step" for the whole
     tokens_per_s: float  # mean over the steps: of the slowest sample, or in supervised training of all tokens
     logprob_diff: float  # largest that was seen; NaN if none was
+    reward_failures: int
     transcripts: list[Transcript] = field(default_factory=list)
 
 
 def summarize(run: RunDir) -> Summary:
     """Raises MetricsError for a metrics.jsonl that is damaged in the middle; half a last line is passed over."""
-    rows = read_metrics(run.metrics_file)
+    rows = read_metrics(run.metrics_file) if run.metrics_file.exists() else []  # it may have died before a step
     losses = series(rows, "train/loss")
     supervised = bool(losses) and not series(rows, "rollout/advantages")
     rewards = series(rows, "rollout/raw_reward")
@@ -93,6 +94,7 @@ def summarize(run: RunDir) -> Summary:
         seconds={part: value for part, value in seconds.items() if math.isfinite(value)},
         tokens_per_s=mean(series(rows, speed)),
         logprob_diff=max(diffs, default=math.nan),
+        reward_failures=int(sum(series(rows, names.REWARD_FAILURES))),
         transcripts=_transcripts(run, rows),
     )
 

@@ -49,18 +49,18 @@ async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
                 except (aiohttp.ClientError, OSError) as error:
                     last = str(error) or type(error).__name__
                 except _TooLong as error:
-                    raise RewardFailure(f"{name}: reward service {url}: {error}") from error
+                    raise RewardFailure(name, f"reward service {url}: {error}") from error
                 else:
                     if answer.ok:
                         return _parsed(content, f"{name}: reward service {url}")
                     last = f"{answer.status} {answer.reason}: {content[:500].decode(errors='replace')}"
                     if answer.status != 429 and answer.status < 500:
-                        raise RewardFailure(f"{name}: reward service {url}: {last}")
+                        raise RewardFailure(name, f"reward service {url}: {last}")
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))
                 wait = min(2 * wait, LONGEST_WAIT)
     except TimeoutError as error:
         raise RewardFailure(
-            f"{name}: reward service {url}: no reward within {args.rm_timeout:g} s (--rm-timeout); last: {last}"
+            name, f"reward service {url}: no reward within {args.rm_timeout:g} s (--rm-timeout); last: {last}"
         ) from error
 
 
@@ -77,4 +77,4 @@ def _parsed(content: bytes, who: str) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise RewardFailure(f"{who}: its answer is no JSON: {error}") from error
+        raise RewardFailure(who, f"its answer is no JSON: {error}") from error

@@ -71,8 +71,8 @@ async def call_custom(args: Any, subject: Any, name: str) -> Any:
             return await call
     except Exception as error:
         if timer.expired():
-            raise RewardFailure(f"{name}: {path} did not return within {deadline:g} s (--rm-timeout)") from error
-        raise RewardFailure(f"{name}: {path} raised {type(error).__name__}: {error}") from error
+            raise RewardFailure(name, f"{path} did not return within {deadline:g} s (--rm-timeout)") from error
+        raise RewardFailure(name, f"{path} raised {type(error).__name__}: {error}") from error
 
 
 def load(path: str) -> Callable[..., Any]:

@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`failure` says why the reward was not had, and is None when it was. A reward that was not had is 0."""
+    """`failure` says why the reward was not had, without naming the sample, and is None when it was. A reward that was
+    not had is 0."""
 
     reward: Reward
     retries: int
@@ -64,6 +65,6 @@ async def _tried(args: Any, ask: Callable[[], Awaitable[T]]) -> tuple[T | None, 
             if retries == args.rm_retries:
                 if args.rm_failure_policy == "stop":
                     raise
-                return None, retries, str(error)
+                return None, retries, error.cause
         await asyncio.sleep(wait * random.uniform(0.5, 1.0))
         wait, retries = min(2 * wait, LONGEST_WAIT), retries + 1

@@ -30,13 +30,14 @@ async def ask_teacher(args: Any, sample: Any, **_: Any) -> float:
         entries = answer["meta_info"]["input_token_logprobs"][-count:]
         read = [(float(log_prob), token) for log_prob, token, *_ in entries]
     except (LookupError, TypeError, ValueError):
-        raise RewardFailure(f"{sample.name}: the teacher answered {answer!r:.200}, no log-probabilities") from None
+        raise RewardFailure(sample.name, f"the teacher answered {answer!r:.200}, no log-probabilities") from None
     # SGLang says 0 for the last token of a vocabulary (it means the hashes of images); its log-probability is right.
     wrong = [ours for (_, its), ours in zip(read, tokens[-count:], strict=False) if its not in (ours, 0)]
     if wrong or len(read) != count:
         raise RewardFailure(
-            f"{sample.name}: the teacher read {len(read)} tokens, {len(wrong)} of them others than the {count} that"
-            " were sampled: has it another vocabulary?"
+            sample.name,
+            f"the teacher read {len(read)} tokens, {len(wrong)} of them others than the {count} that"
+            " were sampled: has it another vocabulary?",
         )
     sample.teacher_log_probs = [log_prob for log_prob, _ in read]
     return 0.0

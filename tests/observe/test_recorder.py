@@ -6,7 +6,7 @@ import json
 import pytest
 
 from slime.data.sample import Sample
-from slime.observe import Console, Recorder, RunDir, read_metrics
+from slime.observe import Console, Recorder, RunDir, print_summary, read_metrics
 
 
 @pytest.fixture
@@ -91,6 +91,21 @@ def test_evaluation_is_logged_and_its_transcripts_kept(run, recorder):
     assert run.read_samples()[20][0]["response"] == "2"
     assert "held out: col" in recorder.console.terminal.stream.getvalue()
     assert spans(run) == [("eval", {"step": 20})]
+
+
+def test_rewards_that_were_not_had_are_said_at_first_and_when_they_have_doubled(run, recorder):
+    for rollout_id, failures in enumerate((0, 1, 0, 1, 1, 1)):
+        with recorder.step(rollout_id) as step:
+            step.add({"rollout/reward_failures": failures})
+    output = recorder.console.terminal.stream.getvalue()
+    told = [line for line in output.splitlines() if "rewards were not had" in line]
+    assert [line.split("up to ")[1].split(" rewards")[0] for line in told] == [
+        "rollout 1, 1",
+        "rollout 3, 2",
+        "rollout 5, 4",
+    ]
+    print_summary(run, recorder.console.terminal.stream)
+    assert "4 were not had" in recorder.console.terminal.stream.getvalue()
 
 
 def test_engines_that_run_another_model_are_doubted_once(run, recorder):

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from slime.data.sample import Sample, Status
-from slime.observe import RunDir, RunDirError
+from slime.observe import RunDir, RunDirError, print_summary
 from slime.observe.run_dir import TRANSCRIPTS_A_SET, LineFile
 
 
@@ -74,7 +74,7 @@ def test_directory_into_which_a_launcher_logs_is_taken(tmp_path):
 def test_several_processes_cannot_claim_one_directory(tmp_path):
     claim = textwrap.dedent("""
         import sys
-        from slime.observe import RunDir, RunDirError
+        from slime.observe import RunDir, RunDirError, print_summary
         sys.stdin.readline()
         try:
             RunDir.create(sys.argv[1])
@@ -112,6 +112,15 @@ def test_open_names_the_runs_that_are_there(tmp_path):
     RunDir.create(tmp_path / "good")
     with pytest.raises(RunDirError, match=r"holds no run: .* holds good"):
         RunDir.open(tmp_path / "god")
+
+
+def test_a_run_that_died_before_it_measured_anything_can_be_opened(tmp_path, capsys):
+    run = RunDir.create(tmp_path / "run")
+    run.ledger_file.touch()
+    LineFile(run.metrics_file).close()
+    assert not run.metrics_file.exists()
+    print_summary(RunDir.open(tmp_path / "run"))
+    assert "0 steps" in capsys.readouterr().out
 
 
 def test_config_is_replaced_whole_or_not_at_all(tmp_path):

@@ -282,4 +282,6 @@ def test_command_shows_the_latest_run(tmp_path, monkeypatch):
     assert shown.returncode == 0 and shown.stdout.startswith("\n── newest ──"), shown.stderr
     refused = command("runs/nothing", cwd=tmp_path)
     assert refused.returncode == 1
-    assert refused.stderr == "runs/nothing holds no run: there is no metrics.jsonl in it; runs holds newest\n"
+    assert refused.stderr == (
+        "runs/nothing holds no run: there is neither metrics.jsonl nor ledger.db in it; runs holds newest\n"
+    )

@@ -144,6 +144,8 @@ def said(text: str) -> tuple[int, Any]:
         ("It is right.\nScore: 1", 1),
         ("**Score: 0**", 0),
         ("Score: 7/10", 0.7),
+        ("*Final score:* **.5** / 2.", 0.25),
+        ("- Score: -1", -1),
         ("<think>Score: 1</think>Bad.\nScore: 0.5", 0.5),
     ],
 )
@@ -156,7 +158,21 @@ def test_a_judge(text: str, score: float) -> None:
     assert "2+2?" in question and "[Reference]\n4\n" in question and "hm" not in question
 
 
-@pytest.mark.parametrize("text", ["Fine.", "Score: 1\nbut then again", "Score: 1/0", "<think>Score: 1", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("Fine.", "Score: 1\nbut then again", "Score: 1/0", "Score: 1/.0", "<think>Score: 1", ""),
+        *(
+            "Score: 1 or Score: 0",
+            "Score: 1-2",
+            "Score: 1e-3",
+            "Score: 50%",
+            "Score: 0,5",
+            "Score: 1. But it is wrong.",
+        ),
+        *("Do not give Score: 1", "If it were right, Score: 1"),
+    ],
+)
 def test_a_judge_without_a_score_is_a_failure(text: str) -> None:
     with pytest.raises(RewardFailure, match='did not end with a line "Score: X"'):
         verdict(Service(said(text)), "judge")
