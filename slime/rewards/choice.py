@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from slime.rewards.errors import RewardError
-from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated
+from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, why_not_meant
 from slime.rewards.label import label_of
 from slime.rewards.math_text import MAX_LENGTH, normalise, plain_words
 from slime.rewards.verdict import Verdict, right, wrong
@@ -18,6 +18,7 @@ _LETTER = re.compile(
     r"(?:option |choice )?[(\[]?([A-Z])(?:[)\]]|(?=[.:,\s])|$)[.:,]?\s*(.*)", re.IGNORECASE | re.DOTALL
 )
 _ANOTHER = re.compile(r"\b(?:or|and|not|nor|Or|And|OR|AND)\b\s*[(\[]?[A-Za-z]\b|[,/&;]\s*[(\[]?[A-Z]\b")
+_ONLY_A_LETTER = re.compile(r"[(\[]?[A-Za-z][)\].]?\.?")
 
 # What may be said of a choice instead of what it says: whether it is right, or that another one is.
 _OPINION = re.compile(
@@ -34,6 +35,8 @@ def gpqa(args: Any, sample: Any) -> Verdict:
     said = after_thinking(sample.response, sample.prompt)
     if said is None:
         return wrong("the thinking does not end")
+    if reason := why_not_meant(said):
+        return wrong(reason)
     answer = last_boxed(said) if has_box(said) else stated(said) or _last_line(said)
     letter = _chosen(answer, choices) if answer else None
     if letter is None:
@@ -63,7 +66,7 @@ def _right_letter(sample: Any, choices: dict[str, str]) -> str:
 def _chosen(answer: str, choices: dict[str, str]) -> str | None:
     if len(answer) > MAX_LENGTH:
         return None
-    answer = plain_words(normalise(answer)).strip("*` ").rstrip(".")
+    answer = plain_words(normalise(answer.strip("*` "))).strip("*` ").rstrip(".")
     same = [letter for letter, text in choices.items() if text.casefold().strip() == answer.casefold()]
     if len(same) == 1:
         return same[0]
@@ -83,6 +86,6 @@ def _chosen(answer: str, choices: dict[str, str]) -> str | None:
 
 
 def _last_line(said: str) -> str | None:
-    """A last line that is a letter and no more."""
-    line = said.rsplit("\n", 1)[-1].strip().strip("*")
-    return line if re.fullmatch(r"[(\[]?[A-Za-z][)\].]?\.?", line) else None
+    """A last line that is a letter and no more, and not one of several such."""
+    before, line = ["", "", *(line.strip().strip("*") for line in said.splitlines() if line.strip())][-2:]
+    return line if _ONLY_A_LETTER.fullmatch(line) and not _ONLY_A_LETTER.fullmatch(before) else None

@@ -15,9 +15,10 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from slime.rewards import sandbox
+from slime.rewards import apart, sandbox
 from slime.rewards.errors import RewardError
 from slime.rewards.final_answer import after_thinking
 from slime.rewards.label import label_of
@@ -26,16 +27,7 @@ from slime.rewards.verdict import Verdict, right, wrong
 SECONDS = 10.0  # a test
 MOST_SECONDS = 60.0  # all tests of an answer
 _PYTHON = ("", "python", "python3", "py")  # what may stand after the fence
-# The word is read after the program ran, so that it can't end early with success; the tests are its last act.
-_WITH_TESTS = """\
-import sys
-names = {{"__name__": "solution"}}
-exec(compile({program!r}, "answer.py", "exec"), names)
-word = sys.stdin.readline().strip()
-exec(compile({tests!r}, "tests.py", "exec"), names)
-sys.__stdout__.write("\\n" + word)
-sys.__stdout__.flush()
-"""
+_APART = Path(apart.__file__).read_text(encoding="utf-8")
 
 
 async def code(args: Any, sample: Any) -> Verdict:
@@ -79,9 +71,12 @@ def last_program(text: str) -> str | None:
 
 def _against_text(program: str, tests: str) -> Verdict:
     word = secrets.token_hex(16)
-    ran = sandbox.run(_WITH_TESTS.format(program=program, tests=tests), word + "\n", SECONDS)
+    ours, theirs = f"{_APART}\n\njudge({tests!r}, {word!r})\n", f"{_APART}\n\nserve({program!r})\n"
+    of_program, ran = sandbox.run_joined(theirs, ours, SECONDS)
     if ran.status == 0 and ran.output.endswith("\n" + word):
         return right(f"passes the tests ({sandbox.isolation()})")
+    if "EOFError" in ran.errors:
+        ran = of_program
     return wrong(_why(ran, "the tests"))
 
 

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 OPEN, CLOSE = "<think>", "</think>"
+_TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _TOKEN = re.compile(r"(?P<box>\\f?box(?:ed)?\s*\{)|\\boxed\s+(?P<word>[^\s{]\S*)|\\.|[{}]", re.DOTALL)
 _STATED = re.compile(
     r"^\W{0,4}(?:so |thus |hence |therefore,? )?(?:the )?"
@@ -16,9 +17,32 @@ _STATED = re.compile(
     re.IGNORECASE,
 )
 
-_JOINED = re.compile(r"[\s$]*(?:,|;|,?\s*\b(?:or|and)\b|\\text\s*\{\s*(?:or|and)\s*\})[\s$]*", re.IGNORECASE)
-_DENIED = re.compile(r"(?:\bnot|n't)(?:\s+(?:be|equal to))?[\s$:(]*$", re.IGNORECASE)
-_TAKEN_BACK = re.compile(r"\b(?:wait|actually|scratch that|on second thoughts?|correction)\b", re.IGNORECASE)
+# What is between two boxes that are both meant.
+_JOINING = set("or and else either also possibly maybe perhaps alternatively if when otherwise for case text".split())
+_NAMED = re.compile(r"[A-Za-z]\w*\s*=")
+_DENIED = re.compile(
+    r"(?:\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of)"
+    r"(?:\s+(?:be|equals?|equal to|the answer))*[\s$:(]*$",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|scratch that|on second thoughts?|correction|sorry|oops|i mean|mistaken?"
+    r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not)|(?:is|was)n't)\b|(?:^|[.!?\n])\s*no\b",
+    re.IGNORECASE,
+)
+_STATED_LATER = re.compile(
+    r"\banswer\b(?:\s+(?:is|equals|must be|would be)\b|\s*[:=])+[\s$*]*([-\\\d.(\[][^\n]{0,200}|[A-Z]\b)", re.IGNORECASE
+)
+# What makes a box a part of a formula: before it, around it, and after it.
+_BEGUN = re.compile(
+    r"(?:(?<!-)-|\d|(?<![A-Za-z\\])[A-Za-z]|[\^_]\s*|[\w)}]\s*[+/<>]\s*|[\d)}]\s+-\s+|≠\s*|!=\s*"
+    r"|\\(?:neq?|not\s*=|lt|gt|pm|mp|cdot|times|div|sqrt)\s*)$"
+)
+_WITHIN = re.compile(r"(?:[\^_}]|\\(?:[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)(?:\[[^\]]*\])?)\s*$")
+_GOES_ON = re.compile(
+    r"\d|\s*(?:[\^_]|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|-\s?[\d\\(]|\\(?:cdot|times|div|pm|mp)(?![a-z])"
+    r"|,\s*\$?-?\d)"
+)
 
 
 def opens_thinking(prompt: Any) -> bool:
@@ -28,6 +52,7 @@ def opens_thinking(prompt: Any) -> bool:
 
 def after_thinking(response: str, prompt: Any = "") -> str | None:
     """What is said after the last thought; None when a thought was begun, by response or prompt, and never ended."""
+    response = _TAG.sub(r"<\1think>", response)
     said = response.rpartition(CLOSE)[2]
     if OPEN in said or (CLOSE not in response and opens_thinking(prompt)):
         return None
@@ -47,7 +72,7 @@ def last_boxed(text: str) -> str | None:
     if not boxes:
         return None
     start, end = boxes[-1]
-    return text[start:end].strip().rstrip("$.,")
+    return re.sub(r"(?<![.,])[.,]?\s*\$*$", "", text[start:end].strip())
 
 
 def why_not_meant(text: str) -> str | None:
@@ -56,16 +81,45 @@ def why_not_meant(text: str) -> str | None:
     if not boxes:
         return None
     start, end = boxes[-1]
-    command = text.rfind("\\", 0, start)
+    command, after = text.rfind("\\", 0, start), end + text.startswith("}", end)
     if len(boxes) > 1:
-        before, since = text[slice(*boxes[-2])], boxes[-2][1] + 1
-        if before.strip() != text[start:end].strip() and _JOINED.fullmatch(text, since, command):
+        before, since = text[slice(*boxes[-2])], boxes[-2][1]
+        if before.strip() != text[start:end].strip() and _joins(text[since + text.startswith("}", since) : command]):
             return "it offers several answers"
-    if _DENIED.search(text[max(0, command - 40) : command]):
+    if _DENIED.search(text[max(0, command - 60) : command]):
         return "it says what the answer is not"
-    if _TAKEN_BACK.search(text, end):
+    if takes_back(text[after:]):
         return "it takes its answer back"
+    if _BEGUN.search(text[max(0, command - 20) : command]) or _GOES_ON.match(text, after) or _is_within(text, command):
+        return "the box holds only a part of a formula"
     return None
+
+
+def takes_back(text: str) -> bool:
+    """Whether what follows an answer says that it is none."""
+    return _TAKEN_BACK.search(text) is not None
+
+
+def stated_later(text: str) -> str | None:
+    """What the text says the answer is, after its last box."""
+    boxes = _boxes(text)
+    found = _STATED_LATER.findall(text, boxes[-1][1]) if boxes else []
+    return re.split(r"[$*]|\.(?:\s|$)", found[-1])[0].strip() if found else None
+
+
+def _joins(between: str) -> bool:
+    words = re.findall(r"[a-z]{2,}", _NAMED.sub("", between).lower())
+    return between.strip(" $") != "=" and set(words) <= _JOINING
+
+
+def _is_within(text: str, command: int) -> bool:
+    """Whether the box stands in the braces of a fraction, a root, an exponent."""
+    depth = 0
+    for position in range(command - 1, max(-1, command - 200), -1):
+        depth += {"}": 1, "{": -1}.get(text[position], 0)
+        if depth < 0:
+            return _WITHIN.search(text[max(0, position - 20) : position]) is not None
+    return False
 
 
 def _boxes(text: str) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -125,7 +126,7 @@ def _nth_paragraph(text: str, num_paragraphs: int, nth_paragraph: int, first_wor
 
 @check("detectable_content:number_placeholders")
 def _placeholders(text: str, num_placeholders: int) -> bool:
-    return len(re.findall(r"\[[^\[\]]+\]", text)) >= num_placeholders
+    return len(re.findall(r"\[[^\[\]]*\w[^\[\]]*\]", text)) >= num_placeholders
 
 
 @check("detectable_content:postscript")
@@ -136,7 +137,7 @@ def _postscript(text: str, postscript_marker: str = "P.S.") -> bool:
 
 @check("detectable_format:number_bullet_lists")
 def _bullets(text: str, num_bullets: int) -> bool:
-    return len(re.findall(r"^[ \t]*(?:\*(?!\*)|-(?!-))[ \t]*\S", text, re.MULTILINE)) == num_bullets
+    return len(re.findall(r"^[ \t]*(?:\*(?!\*)|-(?![-\d]))[ \t]*\S", text, re.MULTILINE)) == num_bullets
 
 
 @check("detectable_format:constrained_response")
@@ -158,10 +159,14 @@ def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
 def _json(text: str) -> bool:
     text = re.sub(r"^```(?:json)?\s*|\s*```$", "", text.strip(), flags=re.IGNORECASE)
     try:
-        json.loads(text)
+        json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is Python's, not JSON's")
 
 
 @check("detectable_format:title")
@@ -188,7 +193,7 @@ def _ends(text: str, end_phrase: str) -> bool:
 @check("startend:quotation")
 def _quoted(text: str) -> bool:
     text = text.strip()
-    return len(text) > 1 and text[0] == text[-1] == '"'
+    return len(text) > 2 and text[0] == text[-1] == '"'
 
 
 @check("change_case:capital_word_frequency")
@@ -198,14 +203,18 @@ def _capital_words(text: str, capital_frequency: int, capital_relation: str = "a
 
 @check("change_case:english_capital")
 def _capitals(text: str) -> bool:
-    return text.isupper()
+    return text.isupper() and _is_latin(text)
 
 
 @check("change_case:english_lowercase")
 def _lower_case(text: str) -> bool:
-    return text.islower()
+    return text.islower() and _is_latin(text)
+
+
+def _is_latin(text: str) -> bool:
+    return all(unicodedata.name(letter, "").startswith("LATIN") for letter in set(text) if letter.isalpha())
 
 
 @check("punctuation:no_comma")
 def _no_comma(text: str) -> bool:
-    return "," not in text
+    return "," not in text and "，" not in text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, why_not_meant
+from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, stated_later, why_not_meant
 from slime.rewards.label import label_of
 from slime.rewards.math_text import same_literally
 from slime.rewards.verdict import Verdict, right, wrong
@@ -29,6 +29,9 @@ async def math(args: Any, sample: Any) -> Verdict:
             return wrong(r"the last \boxed{ is not closed")
         if reason := why_not_meant(said):
             return wrong(reason)
+        later = stated_later(said)
+        if later is not None and not (await compare(later, answer)).score:
+            return wrong(f"after the box it states another answer: {later}")
     else:
         answer = stated(said)
         if answer is None:

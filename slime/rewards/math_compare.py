@@ -17,6 +17,7 @@ from typing import Any
 
 from latex2sympy2_extended import latex2sympy
 from sympy import Expr, Float, I, N, Rational, Symbol
+from sympy.core.function import AppliedUndef
 
 from slime.rewards.math_text import normalise, number, plain_words, same_literally
 from slime.rewards.units import split_unit
@@ -29,14 +30,31 @@ _NAME = r"(?:\\?[A-Za-z]+|\\text\{[^{}]*\})(?:_\{?\w+\}?)?'?"
 _ASSIGNED = re.compile(
     rf"({_NAME}(?:\s*\([\w, ]+\))?|\(\s*{_NAME}\s*(?:,\s*{_NAME}\s*)+\))\s*(?:=(?![=<>])|\\in(?![a-z]))(.*)"
 )
-_UNFINISHED = re.compile(r"\\(?:i*int|oint|sum|prod|lim|binom|det|max|min|gcd|lcm|mod|bmod|pmod)(?![a-zA-Z])|!")
+_UNFINISHED = re.compile(r"\\binom(?![a-zA-Z])|!")
 _CALCULATION = re.compile(r"(?:[\d.,(){}\s+*/-]|\\times|\\cdot|\\frac)*")
-# What the grammar reads as something else ("1 2" as a mixed number, 101_2 as 101, 30^\circ as 30), or takes too long.
+# What the grammar reads as something else ("1 2" as a mixed number, 101_2 as 101, 2' and [2] as 2, 1/2x as 1/(2x)), or
+# takes too long for.
 _MISREAD = re.compile(
     r"\d\s+\d|\d\s*_|\^\s*[{(]?\s*-?\d{3}|\d\s*\^\s*\{?[\d.]+\s*\^|\^[^^]*\^[^^]*\^"
-    r"|\\text|\\math|\\operator|\\circ|dots|[%$\"]|['`_]{2}|\.\.|\bnan\b",
+    r"|\.\.|[%$\"'`:]|__|(?<!\\sqrt)(?<!\\sqrt )\[|/\s*(?:\d+|[a-z])\s*[a-z(\\]|\bnan\b"
+    r"|\\(?:sin|cos|tan|cot|sec|csc|log|ln)\s*[a-z]\s*[a-z(]",
     re.IGNORECASE,
 )
+_GREEK = set(
+    """
+    alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau phi varphi chi psi
+    omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega
+    """.split()
+)
+_KNOWN = _GREEK | set(
+    """
+    frac sqrt cdot times pi infty binom lvert rvert vert ln log exp
+    sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan
+    """.split()
+)
+"""Commands that the grammar reads as they are meant; of the rest it drops some: for it `x \\approx 2` is 2."""
+_COMMAND = re.compile(r"\\([A-Za-z]+|.)")
+_OF_SOME_BASE = re.compile(r"\\log(?![a-zA-Z]|\s*_)")
 _SPACE = re.compile(r"(?<!\d) | (?!\d)")  # "1 2" is not 12
 _RELATION = re.compile(r"(\\le(?![a-z])|\\ge(?![a-z])|\\ne(?![a-z])|<|>)")
 _FLIPPED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
@@ -243,6 +261,11 @@ def _percent_equal(a: str, b: str, a_percent: re.Match[str] | None, b_percent: r
 
 
 def _values_equal(a: str, b: str) -> bool:
+    letters = _letters(a) | _letters(b)
+    if len({letter.lower() for letter in letters}) < len(letters):
+        return False  # the grammar takes X for x
+    if bool(_OF_SOME_BASE.search(a)) != bool(_OF_SOME_BASE.search(b)):
+        return False  # is \\log that of 10 or of e?
     ours, theirs = parse(a), parse(b)
     if ours is None or theirs is None:
         return False
@@ -280,17 +303,29 @@ def parse(text: str) -> Any:
 
     `i` is the imaginary unit; symbols come without assumptions, so that those of two expressions are the same.
     """
-    if _MISREAD.search(text) or text.count("{") != text.count("}"):
+    if _MISREAD.search(text) or text.count("{") != text.count("}") or set(_COMMAND.findall(text)) - _KNOWN:
         return None
     try:
         parsed = latex2sympy(text, is_real=False, convert_degrees=False, normalization_config=None)
-        if not isinstance(parsed, Expr):
+        if not isinstance(parsed, Expr) or _drops(parsed, text):
             return None
         units = {symbol: I for symbol in parsed.free_symbols if symbol.name == "i"}
         parsed = parsed.subs(units) if units else parsed
         return parsed.subs({symbol: Symbol(symbol.name) for symbol in parsed.free_symbols})
     except Exception:  # its grammar's errors have no class in common
         return None
+
+
+def _letters(text: str) -> set[str]:
+    """The letters of an expression, and the commands for Greek ones, as they are written."""
+    return {*re.findall("[A-Za-z]", _COMMAND.sub("", text)), *(set(_COMMAND.findall(text)) & _GREEK)}
+
+
+def _drops(parsed: Expr, text: str) -> bool:
+    """Whether the grammar left out a letter of the text, as the T of x^T."""
+    named = [one.name for one in parsed.free_symbols] + [one.func.__name__ for one in parsed.atoms(AppliedUndef)]
+    letters = {letter.lower() for letter in _letters(text) - _GREEK}
+    return not letters <= {"e", "i"}.union(*(name.lower() for name in named))
 
 
 parse("x^{2}")  # builds the grammar's tables now: the time of an answer is for the answer

@@ -29,6 +29,7 @@ _REWRITES = [
         (r"\\(?:displaystyle|textstyle|limits|mathstrut)(?![a-zA-Z])|(?<!\\)\\[!;:]|\\phantom\{[^{}]*\}", ""),
         (r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|biggl?|biggr?)(?![a-zA-Z])\.?", ""),
         (r"(?<=\d)(?:\\,|\{,\}|(?<!\\)\\ |~)(?=\d{3}(?!\d))", ","),
+        (r"^\s*~\s*(?=[-\d])", r"\\sim "),  # as one types it: about so much
         (r"(?<!\\)\\[, ]|~|\\q?quad(?![a-zA-Z])", " "),
         (r"(?<!\\)\\[()\[\]]|(?<!\\)\$", " "),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
@@ -49,6 +50,8 @@ _REWRITES = [
         (r"(?<![\\a-zA-Z])(pi|sin|cos|tan|log|ln|infty)(?![a-zA-Z])", r"\\\1"),
         (r"(?<![\\a-zA-Z])(?:inf|infinity|oo)(?![a-zA-Z])", r"\\infty"),
         (r"\+\s*\\infty", r"\\infty"),
+        (r"\{([^{}]*)\\over(?![a-zA-Z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+        (r"\^\s*-\s*(\w)(?!\w)", r"^{-\1}"),
         (r"\\log\s*_\s*(\w)", r"\\log_{\1}"),
         (r"(?<=\d)_\{(\d+)\}", r"_\1"),
         (r"\*\*", "^"),
@@ -82,7 +85,7 @@ def normalise(text: str) -> str:
     text = text.translate(_CHARACTERS)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = _unwrap(text.strip().rstrip(".,;").strip())
+    text = _unwrap(re.sub(r"(?<![.,;])\s*[.,;]\s*$", "", text).strip())
     if re.fullmatch(r"-?\d{1,3}(?: \d{3})+", text):
         return text.replace(" ", ",")
     return text.replace(",", "") if _AMOUNT.fullmatch(text) else text  # else the comma would be that of a list

@@ -1,6 +1,8 @@
 """--rm-type f1 and em: answers in words, compared as SQuAD does (arXiv:1606.05250).
 
-Normalised: lower case, without punctuation, without the articles a, an and the, spaces made one.
+Normalised: lower case, without punctuation, without the articles a, an and the, spaces made one. Unlike SQuAD's,
+numbers keep what tells them apart (-5 and 5, 1.5 and 15, 5% and 5), and what is nothing but punctuation and articles
+stays.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from slime.rewards.verdict import Verdict, wrong
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’“”´")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_MEANT = re.compile(r"(?<!\w)[-+<>$€£]*\d[\d.,:/%-]*(?<![.,:/-])|(?<!\w)[a-z](?:\+\+|#)(?!\w)")
 
 
 def f1(args: Any, sample: Any) -> Verdict:
@@ -39,7 +42,10 @@ def _best(sample: Any, measure: Any, name: str) -> Verdict:
 
 
 def words(text: str) -> list[str]:
-    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+    text = text.lower()
+    meant = [re.sub(r",(?=\d{3})", "", one) for one in _MEANT.findall(text)]
+    plain = _ARTICLES.sub(" ", _MEANT.sub(" \ue000 ", text).translate(_PUNCTUATION)).split()
+    return [meant.pop(0) if word == "\ue000" else word for word in plain] or text.split()
 
 
 def word_f1(answer: list[str], label: list[str]) -> float:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -27,10 +29,12 @@ _NAMESPACES = ("--user", "--map-root-user", "--mount", "--net", "--ipc", "--pid"
 # that was done to the mounts can be undone.
 _ENTER = """\
 import ctypes, os, resource, sys
-folder, given, unshare = sys.argv[1:4]
+folder, given, link, unshare = sys.argv[1:5]
 program = sys.stdin.buffer.read()
 os.dup2(int(given), 0)
 os.close(int(given))
+if link:
+    os.dup2(int(link), 3)
 if unshare:
     libc = ctypes.CDLL(None, use_errno=True)
     read_only = (ctypes.c_uint64 * 4)(1)
@@ -42,7 +46,7 @@ if unshare:
 os.chdir(folder)
 with open("program.py", "wb") as file:
     file.write(program)
-for name, limit in zip(("CPU", "AS", "FSIZE", "NPROC", "CORE", "NOFILE"), map(int, sys.argv[4:10])):
+for name, limit in zip(("CPU", "AS", "FSIZE", "NPROC", "CORE", "NOFILE"), map(int, sys.argv[5:11])):
     number = getattr(resource, "RLIMIT_" + name)
     hard = resource.getrlimit(number)[1]
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -68,6 +72,16 @@ def run(program: str, stdin: str, seconds: float) -> Ran:
     return _run(program, stdin, seconds, _unshare())
 
 
+def run_joined(program: str, other: str, seconds: float) -> tuple[Ran, Ran]:
+    """Runs two programs, each as `run` does, whose descriptors 3 are the ends of one socket; it ends with either."""
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor(1) as beside, ours, theirs:
+        unshare = _unshare()
+        first = beside.submit(_run, program, "", seconds, unshare, ours)
+        second = _run(other, "", seconds, unshare, theirs)
+        return first.result(), second
+
+
 def isolation() -> str:
     """What programs are cut off from here, for people."""
     limits = "time, memory and file size limited"
@@ -76,7 +90,7 @@ def isolation() -> str:
     return f"{limits}; NOT CUT OFF from network, files and processes, as this machine does not let us unshare"
 
 
-def _run(program: str, stdin: str, seconds: float, unshare: str | None) -> Ran:
+def _run(program: str, stdin: str, seconds: float, unshare: str | None, link: socket.socket | None = None) -> Ran:
     with (
         tempfile.TemporaryDirectory(prefix="slime-code-") as folder,
         _file(program) as text,
@@ -84,8 +98,9 @@ def _run(program: str, stdin: str, seconds: float, unshare: str | None) -> Ran:
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
     ):
+        further = ["" if link is None else str(link.fileno()), unshare or ""]
         limits = (int(seconds) + 1, MEMORY, FILE_SIZE, PROCESSES, 0, 64)
-        command = [sys.executable, "-I", "-S", "-c", _ENTER, folder, str(given.fileno()), unshare or ""]
+        command = [sys.executable, "-I", "-S", "-c", _ENTER, folder, str(given.fileno()), *further]
         start = time.monotonic()
         process = subprocess.Popen(
             [*((unshare, *_NAMESPACES) if unshare else ()), *command, *map(str, limits)],
@@ -93,7 +108,7 @@ def _run(program: str, stdin: str, seconds: float, unshare: str | None) -> Ran:
             stdin=text,
             stdout=output,
             stderr=errors,
-            pass_fds=[given.fileno()],
+            pass_fds=[given.fileno(), *([] if link is None else [link.fileno()])],
             start_new_session=True,
         )
         try:
@@ -101,6 +116,8 @@ def _run(program: str, stdin: str, seconds: float, unshare: str | None) -> Ran:
         except subprocess.TimeoutExpired:
             status = None
         finally:
+            if link is not None:
+                link.shutdown(socket.SHUT_RDWR)  # so that nobody waits for it
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

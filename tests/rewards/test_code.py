@@ -59,6 +59,52 @@ def test_tests_as_text_must_come_to_their_end(program: str, score: float) -> Non
     assert verdict(program, "assert f(1) == 2\nassert f(2) == 3").score == score
 
 
+DECEIVERS = {
+    "an object that equals everything": "class A:\n    __eq__ = lambda s, o: True\ndef f(x): return A()",
+    "a number that does": "class A(int):\n    def __eq__(s, o): return True\ndef f(x): return A(0)",
+    "a difference of nothing": "class A:\n    __sub__ = __rsub__ = lambda s, o: 0.0\ndef f(x): return A()",
+    "compile": "import builtins\nc = compile\nbuiltins.compile = lambda s, *a: c('1', *a)\ndef f(x): return 0",
+    "exec": "import builtins\nbuiltins.exec = lambda *a: None\ndef f(x): return 0",
+    "no AssertionError": "import builtins\nbuiltins.AssertionError = SystemExit\ndef f(x): return 0",
+    "builtins of its own": "def abs(x): return 0\ndef all(x): return True\ndef f(x): return 0",
+    "the word of whoever calls": "import sys, os\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
+    "        print(frame.f_locals.get('word', frame.f_globals.get('word')), flush=True)\n        frame = frame.f_back\n"
+    "    os._exit(0)",
+    "the word of standard input": "import sys, os\nos.write(1, sys.stdin.readline().encode()); os._exit(0)",
+    "lies on the socket": "import os\nos.write(3, b'[]\\n[\"done\", true, []]\\n' * 9)\ndef f(x): return 0",
+}
+
+
+@pytest.mark.parametrize("program", DECEIVERS.values(), ids=DECEIVERS.keys())
+def test_a_program_cannot_deceive_tests_in_python(program: str) -> None:
+    assert verdict(program, "assert f(1) == 2\nassert abs(f(1) - 2) < 1\nassert all([f(2) == 3])").score == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("def f(x): return (x, [x], {'a': x}, {1})", "assert f(1) == (1, [1], {'a': 1}, {1})"),
+        ("def f(xs): xs.append([1])", "xs = [[0]]\nf(xs)\nassert xs == [[0], [1]]"),
+        ("def f(g, x): return g(x)", "assert f(lambda v: v * 2, 3) == 6"),
+        ("def f(n):\n    for i in range(n): yield i", "assert list(f(3)) == [0, 1, 2] and 2 in f(3) and 3 not in f(3)"),
+        (
+            "class E(ValueError): pass\ndef f(x): raise E('no')",
+            "try: f(1)\nexcept E as e: assert str(e) == 'no'\nelse: assert 0",
+        ),
+        ("from math import pi\nimport math\ndef f(x): return x", "assert math.floor(pi) == f(3)"),
+        (
+            "class P:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return s.x == o.x\n"
+            "    def __str__(s): return 'P'",
+            "p = P(1)\np.x += 1\nassert p.x == 2 and p == P(2) and p != P(1) and str(p) == 'P' and isinstance(p, P)",
+        ),
+        ("def f(x): return x + 1", "def check(candidate):\n    assert candidate(1) == 2\ncheck(f)"),
+    ],
+)  # fmt: skip
+def test_tests_in_python_see_what_the_program_makes(program: str, tests: str) -> None:
+    given = verdict(program, tests)
+    assert given.score == 1, given.reason
+
+
 def test_what_counts_is_the_last_block_after_the_thinking() -> None:
     tests = {"metadata": {"tests": [{"input": "", "output": "1"}]}}
     for response, score in {

@@ -16,7 +16,7 @@ from slime.rewards.question_answering import em, f1
         ("Paris Paris Paris Paris", "Paris", 2 / 5, 0),  # precision 1/4, recall 1
         ("London", "Paris", 0, 0),
         ("", "Paris", 0, 0),
-        ("the", "a", 1, 1),  # nothing but articles, both
+        ("the", "a", 0, 0),  # nothing but articles, both: then they count
         ("rome", ["Paris", "Rome"], 1, 1),
         ("U.S.", "US", 1, 1),
         ("<think>Paris</think>Rome", "Paris", 0, 0),
