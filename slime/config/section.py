@@ -112,4 +112,5 @@ Json = Annotated[dict[str, Any], BeforeValidator(as_json), AfterValidator(Frozen
 Strings = Annotated[tuple[str, ...], BeforeValidator(as_list), Unit("TEXT")]
 Paths = Annotated[tuple[str, ...], BeforeValidator(as_list), Unit("PATH")]
 Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(as_list), Unit("X")]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(as_list), Unit("N")]
 Integers = Annotated[tuple[int, ...], BeforeValidator(as_list), Unit("N")]

@@ -17,7 +17,7 @@ from slime.rewards.code import code
 from slime.rewards.dapo import dapo, dapo_wrong
 from slime.rewards.errors import RewardError
 from slime.rewards.exact_match import exact_match
-from slime.rewards.final_answer import after_thinking, last_boxed
+from slime.rewards.final_answer import after_thinking, last_boxed, why_not_meant
 from slime.rewards.instructions import ifbench
 from slime.rewards.math_answer import math
 from slime.rewards.question_answering import em, f1
@@ -51,9 +51,10 @@ async def judged(args: Any, sample: Any, rm_type: str) -> Verdict:
             f"{sample.name}: there is no reward type {rm_type!r}, only {', '.join(GRADERS)}, and {BOXED} before each"
         )
     if name != rm_type:
-        boxed = last_boxed(after_thinking(sample.response, sample.prompt) or "")
-        if boxed is None:
-            reason = r"there is no \boxed{} after the thinking"
+        said = after_thinking(sample.response, sample.prompt) or ""
+        boxed = last_boxed(said)
+        reason = r"there is no \boxed{} after the thinking" if boxed is None else why_not_meant(said)
+        if reason is not None:
             return dapo_wrong(reason) if name == "dapo" else wrong(reason)
         response = f"Answer: {boxed}" if name == "dapo" else boxed
         sample = dataclasses.replace(sample, response=response, prompt=_closed(sample.prompt))

@@ -77,9 +77,9 @@ def further_metrics(config: Config, samples: Sequence[Sample], raw_rewards: Sequ
         if drifts := [sample.metadata[DRIFT] for sample in samples if DRIFT in sample.metadata]:
             metrics["multi_turn_metric/template_drift"] = _share(map(bool, drifts))
     if config.log_passrate:
-        metrics |= _pass_at("passrate/", samples, list(map(float, raw_rewards)))
+        metrics |= _pass_at(config, "passrate/", samples, raw_rewards)
     if config.log_correct_samples:
-        metrics |= _correct_and_not(samples, raw_rewards)
+        metrics |= _correct_and_not(config, samples, raw_rewards)
     if config.log_reward_category is not None:
         of_dicts = [sample.reward for sample in samples if isinstance(sample.reward, dict)]
         counts = Counter(str(reward.get(config.log_reward_category)) for reward in of_dicts)
@@ -87,14 +87,15 @@ def further_metrics(config: Config, samples: Sequence[Sample], raw_rewards: Sequ
     return metrics
 
 
-def eval_metrics(data: dict[str, dict[str, list[Any]]]) -> dict[str, float]:
+def eval_metrics(config: Config, data: dict[str, dict[str, list[Any]]]) -> dict[str, float]:
     """Of the `data` of a RolloutFnEvalOutput."""
     metrics: dict[str, float] = {}
     for name, results in data.items():
         metrics[f"eval/{name}"] = float(np.mean(results["rewards"]))
         metrics[f"eval/{name}-truncated_ratio"] = _share(results["truncated"])
         if samples := results.get("samples"):
-            metrics |= _of_responses(f"eval/{name}", samples) | _pass_at(f"eval/{name}-", samples, results["rewards"])
+            metrics |= _of_responses(f"eval/{name}", samples)
+            metrics |= _pass_at(config, f"eval/{name}-", samples, results["rewards"])
             metrics |= _reward_failures(f"eval/{name}-", samples)
     return metrics
 
@@ -148,16 +149,15 @@ def _reward_failures(prefix: str, samples: Sequence[Sample]) -> dict[str, int]:
     }
 
 
-def _pass_at(prefix: str, samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, float]:
-    """pass@k for k = 1, 2, 4 ... up to the number of samples of a prompt; a reward of 1 is a pass."""
-    groups = list(_by_group(samples, rewards))
+def _pass_at(config: Config, prefix: str, samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, float]:
+    """pass@k for each --pass-at-k, else 1, 2, 4 ..., that the prompt with the fewest samples has as many of."""
+    groups = [[reward > config.solved_above for reward in of_group] for of_group in _by_group(samples, rewards)]
     n = min(map(len, groups))
-    if n < 2 or any(reward not in (0, 1) for reward in rewards):
-        return {}
-    powers = [2**i for i in range(n.bit_length())]
+    chosen = config.pass_at_k or [2**i for i in range(n.bit_length()) if n > 1]
     return {
-        f"{prefix}pass@{k}": float(np.mean([pass_at(k, len(group), int(sum(group))) for group in groups]))
-        for k in powers
+        f"{prefix}pass@{k}": float(np.mean([pass_at(k, len(group), sum(group)) for group in groups]))
+        for k in chosen
+        if k <= n
     }
 
 
@@ -186,12 +186,12 @@ def _speculation(samples: Sequence[Sample]) -> dict[str, float]:
     return metrics
 
 
-def _correct_and_not(samples: Sequence[Sample], raw_rewards: Sequence[float]) -> dict[str, float]:
-    """Those with a reward of 1, and the others. The parts of one sample that has fanned out are one."""
-    wholes = list(_wholes(samples, raw_rewards))
-    metrics = {"rollout/correct_ratio": _share(reward == 1 for _, reward, _ in wholes)}
+def _correct_and_not(config: Config, samples: Sequence[Sample], raw_rewards: Sequence[float]) -> dict[str, float]:
+    """The solved ones, and the others. The parts of one sample that has fanned out are one."""
+    wholes = [(reward > config.solved_above, parts) for _, reward, parts in _wholes(samples, raw_rewards)]
+    metrics = {"rollout/correct_ratio": _share(solved for solved, _ in wholes)}
     for name, is_chosen in {"correct": True, "incorrect": False}.items():
-        chosen = [parts for _, reward, parts in wholes if (reward == 1) is is_chosen]
+        chosen = [parts for solved, parts in wholes if solved is is_chosen]
         if chosen:
             lengths = [sum(part.response_length for part in parts) for parts in chosen]
             metrics |= _describe(f"rollout/{name}_response_len", lengths)

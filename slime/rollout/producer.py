@@ -105,7 +105,7 @@ class Producer:
         log = load_hook("--custom-eval-rollout-log-function-path", self.config.custom_eval_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, output.data, extra):
             return {}, samples
-        return eval_metrics(output.data) | extra, samples
+        return eval_metrics(self.config, output.data) | extra, samples
 
     def serve(self, engines: Sequence[EngineControl]) -> None:
         """From now on these are the engines behind the router."""

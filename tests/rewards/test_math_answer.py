@@ -80,6 +80,7 @@ def test_dapo(response: str, score: float) -> None:
 def test_boxed_before_a_name_grades_what_the_box_holds() -> None:
     assert verdict(r"so \boxed{the cat}", "cat", "boxed_f1").score == 1.0
     assert verdict("so the cat", "cat", "boxed_f1").score == 0.0
+    assert verdict(r"\boxed{dog} or \boxed{cat}", "cat", "boxed_f1").score == 0.0
     assert verdict(r"so \boxed{34}", "34", "boxed_dapo").reward == {"score": 1.0, "acc": True, "pred": "34"}
     assert verdict("Answer: 34", "34", "boxed_dapo").score == -1.0
     assert verdict(r"a</think>\boxed{34}", "34", "boxed_math", prompt="<think>").score == 1.0

@@ -21,6 +21,8 @@ from slime.rollout.metrics import (
 from slime.rollout.responses import grow
 from tests.rollout.samples import finished
 
+SOLVED = SimpleNamespace(solved_above=0.5, pass_at_k=())
+
 
 def test_rollout() -> None:
     samples = [
@@ -69,7 +71,7 @@ def test_eval() -> None:
     """Of two prompts and two samples each, one prompt is solved once, the other never."""
     samples = [finished(i, [3] * i, group=i // 2, response="</think>" if i else "") for i in range(4)]
     metrics = eval_metrics(
-        {"col": {"rewards": [1.0, 0.0, 0.0, 0.0], "truncated": [False] * 3 + [True], "samples": samples}}
+        SOLVED, {"col": {"rewards": [1.0, 0.0, 0.0, 0.0], "truncated": [False] * 3 + [True], "samples": samples}}
     )
     assert metrics == {
         "eval/col": 0.25,
@@ -89,14 +91,24 @@ def test_eval() -> None:
 
 def test_eval_without_samples() -> None:
     data = {"mine": {"rewards": [0.5, 0.7], "truncated": [False, False]}}
-    assert eval_metrics(data) == {"eval/mine": pytest.approx(0.6), "eval/mine-truncated_ratio": 0}
+    assert eval_metrics(SOLVED, data) == {"eval/mine": pytest.approx(0.6), "eval/mine-truncated_ratio": 0}
 
 
-def test_rewards_between_0_and_1_are_no_passes() -> None:
-    data = {
-        "col": {"rewards": [0.5, 1.0], "truncated": [False, False], "samples": [finished(0, [3]), finished(1, [3])]}
-    }
-    assert not [name for name in eval_metrics(data) if "pass@" in name]
+@pytest.mark.parametrize(
+    ("rewards", "options", "expected"),
+    [
+        ([1, -1, -1, -1], {}, {"1": 0.25, "2": 0.5, "4": 1}),  # as the dapo grader gives them
+        ([0.4, 0.6, 0.5, 0.1], {}, {"1": 0.25, "2": 0.5, "4": 1}),
+        ([0.4, 0.6, 0.5, 0.1], {"solved_above": 0.3}, {"1": 0.75, "2": 1, "4": 1}),
+        ([1, 0, 0, 0], {"pass_at_k": (3,)}, {"3": 0.75}),
+        ([1, 0, 0, 0], {"pass_at_k": (4, 5)}, {"4": 1}),  # of 4 samples nobody knows pass@5
+        ([0.5, 0.5, 0.5, 0.5], {}, {"1": 0, "2": 0, "4": 0}),
+    ],
+)
+def test_what_is_solved_and_the_k_of_pass_at_k(rewards: list[float], options: dict, expected: dict) -> None:
+    data = {"s": {"rewards": rewards, "truncated": [False] * 4, "samples": [finished(i, [3]) for i in range(4)]}}
+    metrics = eval_metrics(SimpleNamespace(**vars(SOLVED) | options), data)
+    assert {name.partition("@")[2]: value for name, value in metrics.items() if "pass@" in name} == expected
 
 
 @pytest.mark.parametrize(
@@ -140,7 +152,7 @@ def test_every_name_is_in_the_table() -> None:
     sample = finished(0, [3], non_generation_time=1.0, prefix_cache_info={"cached_tokens": 1, "total_prompt_tokens": 2})
     names = {
         *rollout_metrics([sample, sample], [0, 0], seconds=1, num_gpus=1),
-        *eval_metrics({"s": {"rewards": [0.0, 0.0], "truncated": [False, False], "samples": [sample, sample]}}),
+        *eval_metrics(SOLVED, {"s": {"rewards": [0.0, 0.0], "truncated": [False, False], "samples": [sample, sample]}}),
         *request_metrics([Generation([3], [0.0], "stop", [], 1, 0, 1.0, 0.25, {})]),
     }
     assert [name for name in names if find(name) is None] == []
@@ -160,6 +172,7 @@ def test_further_metrics() -> None:
         finished(3, [3] * 2, group=1, reward={"why": "format"}),
     ]
     off = {"log_multi_turn": False, "log_passrate": False, "log_correct_samples": False, "log_reward_category": None}
+    off |= vars(SOLVED)
     rewards = [1, 0, 0, 0]
     assert further_metrics(SimpleNamespace(**off), samples, rewards) == {}
     turns = further_metrics(SimpleNamespace(**off | {"log_multi_turn": True}), samples, rewards)
@@ -180,7 +193,9 @@ def test_a_sample_that_fanned_out_counts_once() -> None:
     """Of two samples of a prompt the first became three, and passed; as many parts would have made it 3 of 4."""
     samples = [*(finished(0, [3] * 2) for _ in range(3)), finished(1, [3] * 8)]
     rewards = [1, 1, 1, 0]
-    on = SimpleNamespace(log_multi_turn=False, log_passrate=True, log_correct_samples=True, log_reward_category=None)
+    on = SimpleNamespace(
+        log_multi_turn=False, log_passrate=True, log_correct_samples=True, log_reward_category=None, **vars(SOLVED)
+    )
     metrics = further_metrics(on, samples, rewards)
     assert metrics["passrate/pass@1"] == metrics["rollout/correct_ratio"] == 0.5
     assert metrics["rollout/correct_response_len/mean"] == 6, "its parts together"

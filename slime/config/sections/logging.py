@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Index, Path, Section, Unit, option
+from slime.config.section import Count, Counts, Index, Path, Section, Unit, option
 
 
 class Logging(Section):
@@ -40,11 +40,19 @@ class Logging(Section):
         False, "multi_turn/*: lengths of responses with and without what tools said; multi_turn_metric/*: turns."
     )
     log_passrate: bool = option(
-        False, "passrate/pass@k of the prompts of each rollout, unbiased; a reward of 1 is a pass."
+        False, "passrate/pass@k of the prompts of each rollout, as of eval sets; see --pass-at-k."
+    )
+    pass_at_k: Counts = option(
+        (),
+        "The k of pass@k: the chance that of k samples of a prompt one at least is solved. Sets with fewer samples a"
+        " prompt leave it out. Unset: 1, 2, 4 ... up to the number of samples.",
+    )
+    solved_above: float = option(
+        0.5, "A sample is solved when its reward is above this: 1 of 0 and 1, 1 of -1 and 1, more than half of an F1."
     )
     log_correct_samples: bool = option(
         False,
-        "rollout/correct_*, rollout/incorrect_*: responses with a reward of 1, and all others: how many, how long.",
+        "rollout/correct_*, rollout/incorrect_*: solved responses, and all others: how many, how long.",
     )
     log_reward_category: str | None = option(
         None, "rollout/error_cat/*: share of the samples by this key of the reward, which is a dict."
