@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 FILTER = "--dynamic-sampling-filter-path"
 WARN_EVERY = 10  # batches of groups that the filter dropped
+HOPELESS = 1000  # groups at least, and as many batches, that it dropped without keeping one
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class Orders:
         self.under_way: list[Order] = []
         self.refused: list[Finished] = []
         self.reasons: Counter[str] = Counter()
-        self._asked = 0
+        self._asked = self._dropped_in_a_row = 0
         self._source_is_free = asyncio.Lock()  # a data source is not made for several threads
 
     def __len__(self) -> int:
@@ -101,11 +102,16 @@ class Orders:
         return [(order, order.task.result()) for order in done]
 
     async def passes(self, finished: Finished) -> bool:
-        """Whether a group may be trained on, by the dynamic filter if there is one; what it refuses is dropped."""
+        """Whether a group may be trained on, by the dynamic filter if there is one; what it refuses is dropped.
+
+        Raises RolloutError where the filter has kept nothing for so long that it can't be chance.
+        """
         order, group = finished
         output = DynamicFilterOutput(True) if self.filter is None else await self._filtered(self.filter, group)
         if output.keep:
+            self._dropped_in_a_row = 0
             return True
+        self._dropped_in_a_row += 1
         self.refused.append(finished)
         self.reasons[output.reason] += 1
         self.drop(order, f"dynamic filter: {output.reason}")
@@ -114,6 +120,11 @@ class Orders:
                 "rollout %d: %s has dropped %d groups (%s), and the batch is not full yet",
                 self.job.rollout_id, self.job.args.dynamic_sampling_filter_path, len(self.refused), dict(self.reasons),
             )  # fmt: skip
+        if self._dropped_in_a_row >= max(HOPELESS, WARN_EVERY * self.job.args.rollout_batch_size):
+            raise RolloutError(
+                f"rollout {self.job.rollout_id}: {FILTER} {self.job.args.dynamic_sampling_filter_path} has kept none of"
+                f" the last {self._dropped_in_a_row} groups ({dict(self.reasons)}): there is nothing left to train on"
+            )
         return False
 
     def collected(self, batch: list[Finished], left_out: Iterable[Finished] = ()) -> Collected:

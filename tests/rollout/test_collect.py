@@ -19,6 +19,7 @@ from slime.data.sample import Sample, Status
 from slime.data.source import Group
 from slime.inference.router import Router
 from slime.inference.server import EngineServer
+from slime.rollout import orders
 from slime.rollout.collect import Collected, Collector
 from slime.rollout.filters import check_reward_nonzero_std
 from slime.rollout.generator import Generator, Job
@@ -100,6 +101,15 @@ class TestFilter:
         life = live(**COUNTS, dynamic_sampling_filter_path=f"{HOOKS}.keeps_group_three", rollout_batch_size=1)
         collected = life.collect()
         assert (numbers(collected.batch), collected.dropped) == ([3], {"keeps_group_three": 3})
+
+    def test_that_keeps_nothing_ends_the_run(self, live: Callable[..., Life], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(orders, "HOPELESS", 30)
+        life = live(**COUNTS, dynamic_sampling_filter_path=f"{HOOKS}.keeps_group_three", rollout_batch_size=2)
+        with pytest.raises(
+            RolloutError, match=r"rollout 0: .*keeps_group_three has kept none of the last 30 groups \("
+        ):
+            life.collect()
+        assert Counter(state for state, _ in life.states().values())["dropped"] == 2 * (3 + 30)
 
     def test_that_raises_names_the_group(self, live: Callable[..., Life]) -> None:
         with pytest.raises(RolloutError, match=r"group of sample \d \(.*breaks raised KeyError: 'std'"):
