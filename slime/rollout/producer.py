@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from slime.rollout.generator import Generator
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, further_metrics, rollout_metrics
 from slime.rollout.replay import NoPrompts
 from slime.rollout.scores import removed_because, rewards_for_training
-from slime.rollout.types import Group, RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
+from slime.rollout.types import Group, RolloutError, RolloutFnEvalOutput, RolloutFnTrainOutput, check_groups, flatten
 
 
 def open_source(config: Config) -> DataSource:
@@ -61,6 +61,7 @@ class Producer:
             output = self._rollout(self.config, rollout_id, self.source)
         if not isinstance(output, RolloutFnTrainOutput):  # older functions return bare groups
             output = RolloutFnTrainOutput(output)
+        check_groups(output.samples, self.config.rollout_function_path)
         taken_at = time.perf_counter()
         seconds = taken_at - start
         if self.config.max_weight_staleness is not None:
@@ -100,6 +101,11 @@ class Producer:
         output = self._evaluate(self.config, rollout_id, self.source, evaluation=True)
         if not isinstance(output, RolloutFnEvalOutput):  # older functions return the bare data
             output = RolloutFnEvalOutput(output)
+        if not isinstance(output.data, Mapping):
+            raise RolloutError(
+                f"--eval-function-path {self.config.eval_function_path} returned a {type(output.data).__name__}: it was"
+                " asked with evaluation=True, and should return RolloutFnEvalOutput, or its data by the name of the set"
+            )
         samples = {name: results.get("samples", []) for name, results in output.data.items()}
         extra = output.metrics or {}
         log = load_hook("--custom-eval-rollout-log-function-path", self.config.custom_eval_rollout_log_function_path)

@@ -48,6 +48,25 @@ def whole_ids(samples: Iterable[Sample]) -> list[int]:
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
+def check_groups(groups: Any, path: str) -> None:
+    """Raises RolloutError where what the rollout function at `path` returned are no groups of samples, or where one is
+    in them twice: it would be trained on twice, or pass for a part of itself."""
+    function = f"--rollout-function-path {path}"
+    seen: set[int] = set()
+    place_of: dict[int, int] = {}  # of a group's number
+    for place, group in enumerate(groups):
+        if not isinstance(group, Sequence) or isinstance(group, str):
+            raise RolloutError(f"{function}: group {place} is a {type(group).__name__}, not a list of samples")
+        for member in group:
+            for sample in [member] if isinstance(member, Sample) else member:
+                if not isinstance(sample, Sample):
+                    raise RolloutError(f"{function}: group {place} holds a {type(sample).__name__}, not a Sample")
+                number = sample.group_index
+                if id(sample) in seen or (number is not None and place_of.setdefault(number, place) != place):
+                    raise RolloutError(f"{function}: {sample.name} is in the batch twice")
+                seen.add(id(sample))
+
+
 def flatten(groups: Iterable[Group]) -> list[Sample]:
     """All samples of all groups.
 
