@@ -21,13 +21,20 @@ _STATED = re.compile(
 _JOINING = set("or and else either also possibly maybe perhaps alternatively if when otherwise for case text".split())
 _NAMED = re.compile(r"[A-Za-z]\w*\s*=")
 _DENIED = re.compile(
-    r"(?:\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of)"
+    r"(?:\bif\b[^.!?\n]{0,40}\b(?:were|was)"
+    r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of)"
     r"(?:\s+(?:be|equals?|equal to|the answer))*[\s$:(]*$",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|scratch that|on second thoughts?|correction|sorry|oops|i mean|mistaken?"
-    r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not)|(?:is|was)n't)\b|(?:^|[.!?\n])\s*no\b",
+    r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not)|(?:is|was)n't)\b|(?:^|[.!?\n])\s*no\b"
+    r"|\A[\s$*]*\(\s*(?:wrong|incorrect|false|not)\b",
+    re.IGNORECASE,
+)
+_OR_ELSE = re.compile(
+    r"[\s$*,]*\b(?:or|and)(?:\s+(?:else|also|maybe|perhaps|possibly|equivalently|simply))*\s+\$?"
+    r"([-\\\d.(\[][^\n]{0,200}|[A-Z]\b)",
     re.IGNORECASE,
 )
 _STATED_LATER = re.compile(
@@ -101,9 +108,14 @@ def takes_back(text: str) -> bool:
 
 
 def stated_later(text: str) -> str | None:
-    """What the text says the answer is, after its last box."""
+    """What the text says the answer is, or may be as well, after its last box."""
     boxes = _boxes(text)
-    found = _STATED_LATER.findall(text, boxes[-1][1]) if boxes else []
+    if not boxes:
+        return None
+    end = boxes[-1][1]
+    found = _STATED_LATER.findall(text, end)
+    if match := _OR_ELSE.match(text, end + text.startswith("}", end)):
+        found = [match[1]]
     return re.split(r"[$*]|\.(?:\s|$)", found[-1])[0].strip() if found else None
 
 

@@ -35,7 +35,7 @@ _CALCULATION = re.compile(r"(?:[\d.,(){}\s+*/-]|\\times|\\cdot|\\frac)*")
 # What the grammar reads as something else ("1 2" as a mixed number, 101_2 as 101, 2' and [2] as 2, 1/2x as 1/(2x)), or
 # takes too long for.
 _MISREAD = re.compile(
-    r"\d\s+\d|\d\s*_|\^\s*[{(]?\s*-?\d{3}|\d\s*\^\s*\{?[\d.]+\s*\^|\^[^^]*\^[^^]*\^"
+    r"\d\s+\d|\d\s*_|(?<![\d.])0\s*[xbo]\s*\d|\de[-+]?\d|\^\s*[{(]?\s*-?\d{3}|\d\s*\^\s*\{?[\d.]+\s*\^|\^[^^]*\^[^^]*\^"
     r"|\.\.|[%$\"'`:]|__|(?<!\\sqrt)(?<!\\sqrt )\[|/\s*(?:\d+|[a-z])\s*[a-z(\\]|\bnan\b"
     r"|\\(?:sin|cos|tan|cot|sec|csc|log|ln)\s*[a-z]\s*[a-z(]",
     re.IGNORECASE,
@@ -71,20 +71,21 @@ def same(answer: str, label: str) -> tuple[bool, str]:
     return False, f"{answer} is not shown to equal {label}"
 
 
-def _equal(a: str, b: str) -> bool:
+def _equal(a: str, b: str, *, within: bool = False) -> bool:
+    """`within`: both are elements of something."""
     a, b = map(_without_brackets, _without_name(a, b))
     kinds = [_structure(text) for text in (a, b)]
     if kinds[0] is None and kinds[1] is None:
         return _leaf_equal(a, b)
     if kinds[0] is None or kinds[1] is None:  # {5} and 5 are one solution; all else is of two kinds
         (kind, parts), single = (kinds[0], b) if kinds[0] else (kinds[1], a)
-        return kind == "set" and len(parts) == 1 and _equal(parts[0], single)
+        return kind == "set" and not within and len(parts) == 1 and _equal(parts[0], single)
     (kind, ours), (other, theirs) = map(_as_interval, kinds) if kinds[0][0] != kinds[1][0] else kinds
     if kind != other or len(ours) != len(theirs):
         return False
     if kind in ("set", "union"):
         return _matched(ours, theirs)
-    return all(_equal(x, y) for x, y in zip(ours, theirs, strict=True))
+    return all(_equal(x, y, within=True) for x, y in zip(ours, theirs, strict=True))
 
 
 def _without_brackets(text: str) -> str:
@@ -99,10 +100,14 @@ def _matched(ours: Sequence[str], theirs: Sequence[str]) -> bool:
     named = [[_named(one) for one in side] for side in (ours, theirs)]
     if len({name for side in named for name, _ in side if name}) > 1:  # x = 1, y = 2: which is which counts
         a, b = map(dict, named)
-        return len(a) == len(b) == len(ours) and a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
+        return (
+            len(a) == len(b) == len(ours)
+            and a.keys() == b.keys()
+            and all(_equal(a[name], b[name], within=True) for name in a)
+        )
     left = list(theirs)
     for one in ours:
-        match = next((other for other in left if _equal(one, other)), None)
+        match = next((other for other in left if _equal(one, other, within=True)), None)
         if match is None:
             return False
         left.remove(match)
@@ -112,9 +117,15 @@ def _matched(ours: Sequence[str], theirs: Sequence[str]) -> bool:
 def _named(text: str) -> tuple[str, str]:
     """("x", "5") of `x = 5` or `x \\in 5`, ("", the text) of all else, as of chains and systems of equations."""
     match = _ASSIGNED.fullmatch(text)
-    if match is None or "=" in match[2]:
+    if match is None or "=" in match[2] or (match[1][0] == "\\" and not _is_letter(match[1])):
         return "", text
     return match[1].replace(" ", ""), match[2].strip()
+
+
+def _is_letter(name: str) -> bool:
+    r"""Of what begins with a backslash: \alpha_1 and \text{area} name something, \not and \approx relate."""
+    command = re.match(r"\\([A-Za-z]+)", name)
+    return command is not None and (command[1] == "text" or command[1] in _GREEK)
 
 
 def _without_name(a: str, b: str) -> tuple[str, str]:
@@ -143,7 +154,7 @@ def _structure(text: str) -> tuple[str, list[str]] | None:
         return "set", []
     if text.startswith(r"\{") and text.endswith(r"\}"):
         inside = text[2:-2]
-        return ("set", _elements(inside)) if not re.search(r"\\mid|\||:", inside) else None
+        return ("set", _elements(inside, thousands=False)) if not re.search(r"\\mid|\||:", inside) else None
     if text and text[0] in "([" and text[-1] in ")]" and _encloses(text):
         parts = _split(text[1:-1], (",", ";"))
         if len(parts) > 1:
@@ -178,9 +189,9 @@ def _as_interval(structure: tuple[str, list[str]]) -> tuple[str, list[str]]:
     return ("(" if opening == "<" else "[") + (")" if closing == "<" else "]"), [low, high]
 
 
-def _elements(text: str) -> list[str]:
-    """What stands between commas, semicolons, "and", "or"; \\pm makes two."""
-    if number(text) is not None:  # 1,000
+def _elements(text: str, *, thousands: bool = True) -> list[str]:
+    """What stands between commas, semicolons, "and", "or"; \\pm makes two. With `thousands` 1,000 is one number."""
+    if thousands and number(text) is not None:
         return [text]
     elements = []
     for part in _split(text, (",", ";", " and ", " or ", r"\text{ and }", r"\text{ or }", r"\text{and}", r"\text{or}")):

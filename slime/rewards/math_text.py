@@ -37,6 +37,7 @@ _REWRITES = [
         (r"\\(?:geq|geqslant)(?![a-zA-Z])|>=", r"\\ge "),
         (r"\\lt(?![a-zA-Z])", "<"),
         (r"\\gt(?![a-zA-Z])", ">"),
+        (r"\\not\s*=", r"\\ne "),
         (r"\\(?:varnothing)(?![a-zA-Z])", r"\\emptyset"),
         (r"\\lbrace(?![a-zA-Z])", r"\\{"),
         (r"\\rbrace(?![a-zA-Z])", r"\\}"),
@@ -58,6 +59,8 @@ _REWRITES = [
         (r"\s+", " "),
     )
 ]
+# One alone is a currency, and no formula's delimiter.
+_DOLLARS = re.compile(r"\A([^$\\]*)\$([^$]*)\Z")
 _WORDS = re.compile(r"\\(?:text|mathrm|textbf|mathbf|textit|mbox|operatorname|textrm|mathit|boldsymbol)\s*\{([^{}]*)\}")
 _WRAPPED = re.compile(r"\\(?:boxed|fbox|text|mathrm|textbf|mathbf|mbox|textit|boldsymbol)\s*\{")
 
@@ -77,12 +80,14 @@ _SCIENTIFIC = re.compile(
 _AMOUNT = re.compile(
     r"-?(?:\\?\$)?\s*-?\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?\s*(?:\\?%|(?:\\text\s*\{[^{},]*\}|[A-Za-z^0-9/ ])*)"
 )
+# A date, a range, a telephone number: nobody means a subtraction.
+_DASHED = re.compile(r"\d+(?:-\d+)+")
 _REPEATING = re.compile(rf"{_SIGN}(?P<whole>\d*)\.(?P<once>\d*)\\overline\{{(?P<again>\d+)\}}")
 
 
 def normalise(text: str) -> str:
     """One spelling for what reads the same: delimiters, spaces, dashes, sizes of brackets, short forms of commands."""
-    text = text.translate(_CHARACTERS)
+    text = _DOLLARS.sub(r"\1\\$\2", text.translate(_CHARACTERS))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _unwrap(re.sub(r"(?<![.,;])\s*[.,;]\s*$", "", text).strip())
@@ -136,6 +141,8 @@ def same_literally(answer: str, label: str) -> tuple[bool, str] | None:
         return False, "the answer is empty"
     if answer == label:
         return True, f"{answer} is the label"
+    if _DASHED.fullmatch(answer) or _DASHED.fullmatch(label):
+        return False, f"{answer} is not {label}: what has dashes between its digits is compared letter by letter"
     ours, theirs = number(answer), number(label)
     if ours is not None and theirs is not None:
         return ours == theirs, f"{answer} {'=' if ours == theirs else 'is not'} {label}"
