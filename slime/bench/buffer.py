@@ -205,7 +205,7 @@ class Ends:
     """Both ends of the hand-over, and the driver between them, which is this process."""
 
     def __init__(self, config: Config, session: Session, args: argparse.Namespace) -> None:
-        self.buffer = Buffer.start()
+        self.buffer = Buffer.start(config)
         wait(self.buffer.open(config), "the data buffer to start", TIMEOUT_S)
         self.rollouts = Rollouts(config, (), self.buffer, dp_size=args.ranks, logs=session.logs, token=None)
         wait(self.rollouts.connect([], TIMEOUT_S), "the rollout actor to start", TIMEOUT_S)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError
 
 from slime.config import Config
 from slime.config.checkpoint_dir import DATA
 from slime.data.buffer import DataBuffer
+from slime.data.errors import DataError
 from slime.data.ledger import Ledger, RolledBack
 from slime.data.ledger_file import LedgerError
 from slime.data.outcome import Outcome
@@ -86,37 +88,40 @@ class Buffer:
 
     What a Journal is told is sent together, within TELL_S and before anything else is asked, and nobody waits for it:
     what was refused is raised by a later call, at the end of the rollout at the latest. How long callers were held up
-    is a metric of the rollout. The driver's methods return references. Several threads may tell and ask at once.
+    is a metric of the rollout. The driver's methods return references. Several threads may tell and ask at once. What
+    takes longer than ANSWER_S is a DataError; a data source of the user's may hang.
     """
 
-    def __init__(self, actor: ray.actor.ActorHandle) -> None:
-        self.actor = actor
+    def __init__(self, actor: ray.actor.ActorHandle, name: str) -> None:
+        """`name` is what messages call it."""
+        self.actor, self.name = actor, name
         self._lock = threading.Lock()  # for the next three
         self._notes: list[Note] = []  # not sent yet
         self._sent: list[ray.ObjectRef] = []
         self._seconds = 0.0
 
-    def __reduce__(self) -> tuple[type[Buffer], tuple[ray.actor.ActorHandle]]:
-        return Buffer, (self.actor,)
+    def __reduce__(self) -> tuple[type[Buffer], tuple[ray.actor.ActorHandle, str]]:
+        return Buffer, (self.actor, self.name)
 
     @classmethod
-    def start(cls) -> Buffer:
-        return cls(ray.remote(BufferActor).options(name="data-buffer", num_cpus=0).remote())
+    def start(cls, config: Config) -> Buffer:
+        source = f" with --data-source-path {config.data_source_path}" if config.data_source_path else ""
+        return cls(ray.remote(BufferActor).options(name="data-buffer", num_cpus=0).remote(), f"the data buffer{source}")
 
     def get_samples(self, num_groups: int) -> list[list[Sample]]:
-        return self._ask(self.actor.get_samples, num_groups)
+        return self._ask("get_samples", num_groups)
 
     def add_samples(self, groups: list[list[Sample]]) -> None:
-        self._ask(self.actor.add_samples, groups)
+        self._ask("add_samples", groups)
 
     def save(self, rollout_id: int, finished: Sequence[Group] = ()) -> None:
-        self._ask(self.actor.save, rollout_id, finished)
+        self._ask("save", rollout_id, finished)
 
     def load(self, rollout_id: int) -> None:
-        self._ask(self.actor.resume, rollout_id + 1)
+        self._ask("resume", rollout_id + 1)
 
     def __len__(self) -> int:
-        return self._ask(self.actor.length)
+        return self._ask("length")
 
     # As a Journal.
 
@@ -135,7 +140,7 @@ class Buffer:
         with self._lock:
             self._send()
             sent, self._sent = [*self._sent, self.actor.batched.remote(rollout_id, batch)], []
-        metrics = ray.get(sent, timeout=ANSWER_S)[-1]
+        metrics = self._get(sent, "a batch")[-1]
         with self._lock:
             seconds, self._seconds = self._seconds + time.perf_counter() - start, 0.0
         return metrics | {"perf/ledger_time": seconds}
@@ -145,7 +150,7 @@ class Buffer:
         with self._lock:
             self._send()
             sent, self._sent = self._sent, []
-        ray.get(sent, timeout=ANSWER_S)
+        self._get(sent, "what it was told")
 
     def _tell(self, name: str, *words: Any) -> None:
         start = time.perf_counter()
@@ -157,11 +162,20 @@ class Buffer:
                 timer.start()
             self._seconds += time.perf_counter() - start
 
-    def _ask(self, method: ray.actor.ActorMethod, *words: Any) -> Any:
+    def _ask(self, method: str, *words: Any) -> Any:
         with self._lock:  # the actor hears them in the order in which they get it
             self._send()
-            answer = method.remote(*words)
-        return ray.get(answer, timeout=ANSWER_S)
+            answer = getattr(self.actor, method).remote(*words)
+        return self._get(answer, method)
+
+    def _get(self, asked: Any, what: str) -> Any:
+        try:
+            return ray.get(asked, timeout=ANSWER_S)
+        except GetTimeoutError:
+            raise DataError(
+                f"{self.name} has not answered {what} for {ANSWER_S:g} s: its data source hangs, or the disk of the"
+                " run's directory"
+            ) from None
 
     def _send_late(self) -> None:
         with self._lock:

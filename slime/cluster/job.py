@@ -1,7 +1,8 @@
 """Job: everything that a run has started, in the words of the algorithm. train.py says when, this says who.
 
 Invariants: what returns references returns at once; what waits has a deadline, and ends at once when an engine dies,
-with that as its cause; what was started is asked to end in order, before the session ends whatever is left.
+with that as its cause; what was started is asked to end in order, before the session ends whatever is left, and a run
+of which something could not end in order has failed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Self
 import ray
 
 from slime.cluster import placement
-from slime.cluster.buffer import Buffer
+from slime.cluster.buffer import ANSWER_S, Buffer
 from slime.cluster.critics import Critics
 from slime.cluster.engines import Engines
 from slime.cluster.pulse import Pulse
@@ -25,7 +26,7 @@ from slime.cluster.rollouts import Evaluated, Made, Rollouts
 from slime.cluster.session import Session
 from slime.cluster.trainers import Trained, Trainers
 from slime.cluster.turns import Turn, Turns
-from slime.cluster.wait import wait
+from slime.cluster.wait import ActorFailed, Stalled, failure_of, stalled, wait
 from slime.config import Config
 from slime.config.engine_groups import served_models
 from slime.inference.watch import Checks
@@ -34,7 +35,7 @@ from slime.observe import Console
 START_S = 1800.0
 TRAIN_S = 4 * 3600.0
 SAVE_S = 3600.0
-STOP_S = 30.0
+STOP_S = 120.0
 STOP_AFTER_FAILURE_S = 5.0  # whoever waits for a peer that is gone will not end in order
 GRACE_S = (
     300.0  # beyond the deadline of a request, for rewards and conversion; the request's own error says more than ours
@@ -71,10 +72,10 @@ class Job:
             self.engines = Engines(config, models, seats, device=device, logs=session.logs, token=token)
             self.stops.append(self.engines.stop)
             self.watched = [self.engines.watch(index) for index in range(len(self.engines))]
-            self.buffer = buffer = Buffer.start()
+            self.buffer = buffer = Buffer.start(config)
             opened = buffer.open(config)
             if config.num_rollout is None:
-                num_prompts = self.wait(opened, "the data buffer to count the prompts", START_S)
+                num_prompts = self.wait(opened, f"{buffer.name} to count the prompts", START_S)
                 self.config = config = config.replace(
                     num_rollout=max(1, config.num_epoch * num_prompts // config.rollout_batch_size)
                 )
@@ -97,10 +98,11 @@ class Job:
                 others += self.critics.start()
             if len(self.engines):
                 others.append(self.rollouts.start_routers())
-            started = self.wait([*training, *others], "training ranks, data buffer and router to start", START_S)
+            everybody = f"training ranks, {buffer.name} and router to start"
+            started = self.wait([*training, *others], everybody, START_S)
             loaded, version = started[0] if len(self.trainers) else (-1, 0)
             self.first_rollout = loaded + 1 if config.start_rollout_id is None else config.start_rollout_id
-            rolled_back = self.wait(buffer.resume(self.first_rollout), "the data buffer to find its place", START_S)
+            rolled_back = self.wait(buffer.resume(self.first_rollout), f"{buffer.name} to find its place", START_S)
             if len(self.engines):
                 self.watched += [self.rollouts.watch(model) for model in self.rollouts.own_routers]
             controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
@@ -160,7 +162,7 @@ class Job:
             trained = self.wait(self.trainers.train(rollout_id, batches), what, TRAIN_S)[0]
         else:
             trained = self._train_with_critic(rollout_id, batches, what)
-        self.wait(self.buffer.trained(rollout_id), "the ledger to take note of the training", START_S)
+        self.wait(self.buffer.trained(rollout_id), f"{self.buffer.name} to take note of the training", ANSWER_S)
         return trained
 
     def _train_with_critic(self, rollout_id: int, batches: list[ray.ObjectRef], what: str) -> Trained:
@@ -204,14 +206,26 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Asks all to end, last started first. Who doesn't in time is ended by the session, so nothing here may hide
-        why the run ends."""
+        """Asks all to end, last started first; the session ends whoever does not in time. Raises the first failure to
+        end, ActorFailed or Stalled, unless the run ends by an earlier one: then it is only said, and of who is dead or
+        waits for the dead, nothing."""
         self.whole = kind is None
-        deadline = time.monotonic() + (STOP_S if kind is None else STOP_AFTER_FAILURE_S)
+        seconds, clock = STOP_S if kind is None else STOP_AFTER_FAILURE_S, time.strftime("%H:%M:%S")
+        deadline = time.monotonic() + seconds
+        failures: list[ActorFailed | Stalled] = []
         for stop in reversed(self.stops):
             asked = stop()
-            if asked:
-                ray.wait(asked, num_returns=len(asked), timeout=max(0.0, deadline - time.monotonic()))
+            if not asked:
+                continue
+            ended, late = ray.wait(asked, num_returns=len(asked), timeout=max(0.0, deadline - time.monotonic()))
+            failures += filter(None, (failure_of(ref, "it to end") for ref in ended))
+            if late:
+                failures.append(stalled("the run to end", late, len(asked), seconds, clock))
+        others = [failure for failure in failures if isinstance(failure, ActorFailed) and failure.cause is not None]
+        for failure in failures[1:] if kind is None else others:
+            self.console.warn(str(failure))
+        if kind is None and failures:
+            raise failures[0]
 
 
 def _model_parallel_size(config: Config) -> int:

@@ -5,7 +5,7 @@ Invariants:
   and since when) or `ActorFailed` (somebody failed; the message names the actor, where it failed, and its log file).
 - When several actors fail together, the one reported is the cause and not a consequence: a process that died comes
   before an exception, and an exception before the broken connections that its peers then see. Among equals the earliest
-  wins.
+  wins. Of one that failed since another had died, that one is reported; of one whose node has died, the node.
 - Ctrl+C is answered within half a second, and so is what `watch` looks for.
 """
 
@@ -94,7 +94,7 @@ def wait(
         watched = [ref for ref in watch() if ref not in over]
         left = began + timeout - time.monotonic()
         if left <= 0:
-            raise Stalled(_stalled(what, pending, len(values) + len(pending), timeout, clock))
+            raise stalled(what, pending, len(values) + len(pending), timeout, clock)
         ready, _ = ray.wait(pending + watched, num_returns=1, timeout=min(_POLL_S, left))
         interrupt.check()
         for ref in ready:
@@ -111,6 +111,24 @@ def wait(
     return results[0] if single else results
 
 
+def failure_of(ref: ray.ObjectRef, what: str) -> ActorFailed | None:
+    """How a call failed that has ended; None if it did not."""
+    try:
+        ray.get(ref)
+    except (RayError, Exception) as error:
+        return _blame(what, _Failure(ref, error, 0, is_watched=False), [], [])
+    return None
+
+
+def stalled(what: str, pending: list[ray.ObjectRef], total: int, timeout: float, clock: str) -> Stalled:
+    """For `pending`, of `total` calls, which have been waited for since `clock`."""
+    names = ", ".join(dict.fromkeys(describe(ref) for ref in pending))
+    return Stalled(
+        f"waited {timeout:g} s (since {clock}) for {what}: {total - len(pending)} of {total} are done, "
+        f"still waiting for {names}"
+    )
+
+
 def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef], watched: list[ray.ObjectRef]) -> ActorFailed:
     """The exception to raise for the failure nearest to the first cause, having listened to the others for a moment."""
     failures = [first]
@@ -124,15 +142,16 @@ def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef], watched: li
                 failures.append(_Failure(ref, error, len(failures), is_watched=ref in watched))
     culprit = min(failures, key=lambda failure: failure.rank)
     root = _root(culprit.error)
-    who = describe(culprit.ref)
-    log = log_file(culprit.ref)
+    dead = _dead(root)
+    who = _describe(dead) if dead else describe(culprit.ref)
+    log = _log_file(dead) if dead else log_file(culprit.ref)
     lines = [f"{who} failed while the driver was waiting for {what}: {_headline(root)}"]
     lines += ["  " + line for line in _details(culprit.error, log)]
     if log is not None:
         lines.append(f"  its log: {log}")
-    others = [describe(failure.ref) for failure in failures if failure is not culprit]
+    others = {describe(failure.ref) for failure in failures} - {who}
     if others:
-        lines.append(f"  then also failed: {', '.join(others)}")
+        lines.append(f"  then also failed: {', '.join(sorted(others))}")
     if len(lines) > _SCREENFUL:
         lines.append(lines[0])  # who reads a terminal reads its last line first
     return ActorFailed("\n".join(lines), actor=who, cause=None if isinstance(root, RayError) else root, log=log)
@@ -149,9 +168,15 @@ def _died(root: BaseException) -> bool:
     return isinstance(root, RayActorError) and not root.actor_init_failed
 
 
+def _dead(root: BaseException) -> dict[str, Any]:
+    """Who has died, as Ray's directory knows him; empty where nobody has."""
+    return ray._private.state.actors(root.actor_id) if _died(root) and root.actor_id else {}
+
+
 def _headline(root: BaseException) -> str:
     if _died(root):
-        return "its process died"
+        node = _dead_node(_dead(root))
+        return f"its node died: {node}" if node else "its process died"
     text = str(root).strip()
     if isinstance(root, RayError):  # Ray's words, or what it printed of an exception in __init__: the last line says it
         return text.splitlines()[-1]
@@ -169,7 +194,7 @@ def _details(error: BaseException, log: Path | None) -> list[str]:
     if not _died(root):
         lines = [line for line in text.splitlines() if line.strip(" ^")]
         return [re.sub(r"ray::(.+\(\)) \(pid=.*\)$", r"in \1", line) for line in lines]
-    reason = text.splitlines()[-1].partition(" Some common causes")[0]
+    reason = _ANSI.sub("", str(root)).strip().splitlines()[-1].partition(" Some common causes")[0]
     tail = _tail(log)
     return [
         reason,
@@ -188,25 +213,26 @@ def _tail(log: Path | None) -> list[str]:
     return lines[-_LOG_LINES:]
 
 
-def _stalled(what: str, pending: list[ray.ObjectRef], total: int, timeout: float, clock: str) -> str:
-    names = ", ".join(dict.fromkeys(describe(ref) for ref in pending))
-    return (
-        f"waited {timeout:g} s (since {clock}) for {what}: {total - len(pending)} of {total} are done, "
-        f"still waiting for {names}"
-    )
-
-
 def _actor(ref: ray.ObjectRef) -> dict[str, Any]:
     """What Ray's directory knows of the actor that makes `ref`; empty for tasks and for objects that were put."""
     actor_id = ref.task_id().actor_id()
     return {} if actor_id.is_nil() else ray._private.state.actors(actor_id.hex())
 
 
+def _dead_node(actor: dict[str, Any]) -> str | None:
+    """What messages call the node of an actor, if it has died."""
+    of_actor = actor["Address"]["NodeID"] if actor else None
+    dead = [node for node in ray.nodes() if node["NodeID"] == of_actor and not node["Alive"]]
+    return f"{dead[0]['NodeManagerHostname']} at {dead[0]['NodeManagerAddress']}" if dead else None
+
+
 def describe(ref: ray.ObjectRef) -> str:
     """How messages call whoever makes `ref`: the actor's name (its class if it has none), and its process."""
     actor = _actor(ref)
-    if not actor:
-        return f"task {ref.task_id().hex()[:8]}"
+    return _describe(actor) if actor else f"task {ref.task_id().hex()[:8]}"
+
+
+def _describe(actor: dict[str, Any]) -> str:
     name = actor["Name"] or actor["ActorClassName"]
     return (
         f"{name} (pid {actor['Pid']} on {actor['Address']['IPAddress']})" if actor["Pid"] else f"{name} (not started)"
@@ -215,6 +241,10 @@ def describe(ref: ray.ObjectRef) -> str:
 
 def log_file(ref: ray.ObjectRef) -> Path | None:
     """The log of the process that makes `ref`, if it ran on this machine."""
-    pid = _actor(ref).get("Pid")
+    return _log_file(_actor(ref))
+
+
+def _log_file(actor: dict[str, Any]) -> Path | None:
+    pid = actor.get("Pid")
     logs = Path(ray._private.worker._global_node.get_logs_dir_path()).resolve()
     return next(iter(sorted(logs.glob(f"worker-*-{pid}.err"))), None) if pid else None

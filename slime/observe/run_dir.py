@@ -89,7 +89,8 @@ class RunDir:
     def _holds_nothing_else(self) -> None:
         """A directory without a run may hold logs already, of whoever launches this, but nothing of anybody else's."""
         names = {path.name for path in self.path.iterdir()}
-        foreign = sorted(names - {path.name for path in vars(self).values()})
+        besides = {self.ledger_file.name + end for end in ("-wal", "-shm")}  # SQLite's, if its process was killed
+        foreign = sorted(names - besides - {path.name for path in vars(self).values()})
         if foreign and self.metrics_file.name not in names:
             shown = ", ".join(foreign[:3]) + (" ..." if len(foreign) > 3 else "")
             raise RunDirError(f"{self.path} holds something else ({shown}): name a new directory as --run-dir")

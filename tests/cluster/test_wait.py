@@ -1,4 +1,4 @@
-"""Waits end in time and name the first cause. One real Ray for all. Takes 10 s."""
+"""Waits end in time and name the first cause. Takes 10 s."""
 
 from __future__ import annotations
 
@@ -6,22 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
 from slime.cluster.pulse import Pulse
-from slime.cluster.session import Session
 from slime.cluster.wait import ActorFailed, Stalled, wait
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    config: Any = SimpleNamespace(run_dir=tmp_path_factory.mktemp("run"), device="cpu", cpu_slots=2)
-    with Session(config) as session:
-        yield session
 
 
 @ray.remote(num_cpus=0)
@@ -37,6 +28,9 @@ class Worker:
         print("the last words", flush=True, file=__import__("sys").stderr)
         time.sleep(seconds)
         os._exit(7)
+
+    def ask(self, other: Any) -> Any:
+        return ray.get(other.die.remote(0))
 
     def lose_peer(self) -> None:
         raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234")
@@ -91,6 +85,15 @@ def test_a_dead_process_is_blamed_with_the_end_of_its_log(session, workers):
     assert failed.value.cause is None
     assert failed.value.log.parent == session.logs / "ray"
     assert "its process died" in str(failed.value)
+    assert "the last words" in str(failed.value)
+
+
+def test_who_has_died_is_blamed_and_not_who_asked_him(session, workers):
+    pid = wait(workers[1].pid.remote(), "a pid", 60)
+    with pytest.raises(ActorFailed) as failed:
+        wait(workers[0].ask.remote(workers[1]), "a rollout", 60)
+    assert failed.value.actor == f"rank 1 (pid {pid} on 127.0.0.1)"
+    assert str(pid) in failed.value.log.name
     assert "the last words" in str(failed.value)
 
 

@@ -71,6 +71,14 @@ def test_directory_into_which_a_launcher_logs_is_taken(tmp_path):
     assert RunDir.create(tmp_path / "run").metrics_file.exists()
 
 
+def test_a_run_that_was_killed_before_its_first_step_can_be_started_again(tmp_path):
+    """Its metrics.jsonl was empty, and so is gone."""
+    (tmp_path / "run").mkdir()
+    for name in ("config.yaml", "ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        (tmp_path / "run" / name).touch()
+    assert RunDir.create(tmp_path / "run").metrics_file.exists()
+
+
 def test_several_processes_cannot_claim_one_directory(tmp_path):
     claim = textwrap.dedent("""
         import sys
