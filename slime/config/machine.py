@@ -13,8 +13,9 @@ import os
 import socket
 from collections.abc import Iterator
 
-from slime.config import group_rules, plan
+from slime.config import group_rules, kernels, plan
 from slime.config.config import Config
+from slime.config.critic import critic_config
 from slime.config.engine_groups import served_models
 from slime.config.errors import Problem
 
@@ -33,6 +34,7 @@ def lacking(config: Config, unsound: set[str]) -> Iterator[Problem]:
     yield from _recorder(config)
     yield from _port(config, unsound)
     yield from _devices(config, unsound)
+    yield from _kernels(config, unsound)
 
 
 def _packages(config: Config) -> Iterator[Problem]:
@@ -89,6 +91,17 @@ def _devices(config: Config, unsound: set[str]) -> Iterator[Problem]:
         fix += "" if on_gpus else "allow more processes than cores with --cpu-slots, "
         what = f"{need} devices are asked for in all, this machine has {have} {kind}"
         yield Problem("--actor-num-gpus-per-node", what, f"{fix}or join a cluster that has them (RAY_ADDRESS)")
+
+
+def _kernels(config: Config, unsound: set[str]) -> Iterator[Problem]:
+    """Those of training; the critic, which shares its ranks' devices and packages, may differ by its options."""
+    if config.debug_rollout_only or _joins_a_cluster() or {"device", "megatron_config_path"} & unsound:
+        return
+    on_gpu = config.device != "cpu" and num_gpus() > 0
+    if config.device == "cuda" and not on_gpu:  # which is said already
+        return
+    learners = [config.of_role("actor"), *([critic_config(config)] if config.has_critic else [])]
+    yield from dict.fromkeys(problem for one in learners for problem in kernels.lacking(one, on_gpu=on_gpu))
 
 
 def num_gpus() -> int:

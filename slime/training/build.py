@@ -16,7 +16,6 @@ from typing import Any, get_args, get_type_hints
 import torch
 from megatron.core import parallel_state as mpu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.extensions.transformer_engine import HAVE_TE
 from megatron.core.models.gpt import GPTModel
 from megatron.core.optimizer import (
     MegatronOptimizer,
@@ -27,12 +26,11 @@ from megatron.core.optimizer import (
 )
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.moe.fused_a2a import HAVE_DEEP_EP
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import nn
 
-from slime.config import Config
+from slime.config import Config, kernels
 from slime.models import Family, Shard, load_hf
 from slime.training import cpu_adam  # noqa: F401 - changes Megatron's
 from slime.training.freezing import freeze
@@ -126,10 +124,9 @@ def bare_models(
 
 
 def transformer_config(config: Config, parallel: Parallel, family: Family) -> TransformerConfig:
-    """Raises ValueError without the layers that are asked for, and, in Megatron's words, for what Megatron refuses."""
+    """Raises ValueError in Megatron's words for what Megatron refuses."""
     on_cpu = not parallel.device.is_cuda
-    implementation = config.transformer_impl or ("local" if on_cpu else "transformer_engine")
-    _check_packages(config, implementation)
+    implementation = kernels.layers(config, on_gpu=parallel.device.is_cuda)
     virtual = config.megatron.get("virtual_pipeline_model_parallel_size")
     dtype = torch.bfloat16 if config.bf16 else torch.float32
     model = family.transformer_fields()
@@ -155,7 +152,11 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
         "deallocate_pipeline_outputs": not on_cpu,
         "mtp_loss_scaling_factor": config.mtp_loss_scaling_factor,
         "mtp_detach_heads": True,  # the policy learns from its own loss alone
-        **({"moe_grouped_gemm": True, "apply_rope_fusion": True} if implementation == "transformer_engine" else {}),
+        **(
+            {"moe_grouped_gemm": True, "apply_rope_fusion": True}
+            if implementation == kernels.TRANSFORMER_ENGINE
+            else {}
+        ),
         # Without it virtual stages on gloo receive each other's tensors.
         **({"overlap_p2p_comm": True, "batch_p2p_comm": False} if virtual else {}),
     }
@@ -166,20 +167,6 @@ def transformer_config(config: Config, parallel: Parallel, family: Family) -> Tr
         fields["apply_rope_fusion"] = False  # Megatron has that kernel for YaRN alone
     cls = MLATransformerConfig if is_latent else TransformerConfig
     return cls(**{**fields, **_fields(cls, config.megatron)})
-
-
-def _check_packages(config: Config, implementation: str) -> None:
-    """Raises ValueError for what only kernels of a package that is not installed can do."""
-    if implementation == "transformer_engine" and not HAVE_TE:
-        raise ValueError(
-            "--transformer-impl transformer_engine: the package transformer-engine is not installed; use local"
-        )
-    if config.megatron.get("fp8") and implementation != "transformer_engine":
-        raise ValueError("--fp8-format: only the layers of Transformer Engine compute in fp8; leave it out, or give"
-                         " --transformer-impl transformer_engine where that package is installed")  # fmt: skip
-    by_kernels = config.megatron.get("moe_token_dispatcher_type") == "flex"
-    if by_kernels and config.megatron.get("moe_flex_dispatcher_backend", "deepep") == "deepep" and not HAVE_DEEP_EP:
-        raise ValueError("--moe-token-dispatcher-type flex: the package deep-ep is not installed; use alltoall")
 
 
 def _virtual_stages(config: TransformerConfig) -> Sequence[int | None]:
@@ -232,9 +219,6 @@ def _in_bf16(transformer: TransformerConfig, chunk: GPTModel) -> Float16Module:
 
 
 def _optimizer_config(config: Config, parallel: Parallel) -> OptimizerConfig:
-    """Raises ValueError for an optimizer of a package that is not installed."""
-    if config.megatron.get("use_precision_aware_optimizer") and not HAVE_TE:
-        raise ValueError("--use-precision-aware-optimizer: its Adam is transformer-engine's, which is not installed")
     return OptimizerConfig(
         **{
             "optimizer": config.optimizer,

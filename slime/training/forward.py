@@ -1,8 +1,8 @@
 """The model's forward pass over packed micro-batches, up to the log-probs of their response tokens, or their values.
 
-Logits are made for response tokens alone: hidden states are picked before the output layer, in chunks if asked for. A
-chunk's logits are then computed again in the backward pass, so that memory for them is bounded by the chunk and not by
-the batch.
+Logits are made for response tokens alone: hidden states are picked before the output layer. There is one copy of them,
+which their gradient then takes the place of. In chunks, if asked for, a chunk's logits are computed again in the
+backward pass, so that memory for them is bounded by the chunk and not by the batch.
 
 Shape suffixes: T tokens of the row · R response tokens · C a chunk of them · D hidden size · V this rank's part of the
 vocabulary.
@@ -108,21 +108,24 @@ def _token_scores(
 
     def chunk_scores(hidden_CD: Tensor, targets_C: Tensor) -> Scores:
         logits_CV = output_layer(hidden_CD.unsqueeze(1), weight=output_weight)[0].squeeze(1)
-        part = logits_CV.shape[-1]
-        start = group.rank() * part
-        if start + part > scoring.vocab_size:
-            logits_CV = logits_CV[:, : scoring.vocab_size - start]
-        if scoring.temperature != 1.0:
-            logits_CV = logits_CV / scoring.temperature
+        start = group.rank() * logits_CV.shape[-1]
         log_probs_C, entropy_C = log_probs_and_entropy(
             logits_CV,
             targets_C,
             group=group if group.size() > 1 else None,
             vocab_start=start,
+            vocab_size=scoring.vocab_size,
+            temperature=scoring.temperature,
             with_entropy="entropy" in extras,
+            overwrite="logits" not in extras,
         )
-        possible = {"entropy": entropy_C, "logits": logits_CV}
-        return {"log_probs": log_probs_C, **{name: possible[name] for name in extras}}
+        scores = {"log_probs": log_probs_C}
+        if "entropy" in extras:
+            scores["entropy"] = entropy_C
+        if "logits" in extras:
+            logits_CV = logits_CV[:, : scoring.vocab_size - start]
+            scores["logits"] = logits_CV if scoring.temperature == 1.0 else logits_CV / scoring.temperature
+        return scores
 
     size = scoring.chunk_size if scoring.chunk_size > 0 else max(len(hidden_RD), 1)
     if len(hidden_RD) <= size and not scoring.recompute:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state as mpu
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from slime.config import Config
+from slime.config import Config, ConfigError, kernels
 from slime.platform.device import Device, claim
 
 
@@ -108,6 +108,7 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
 
     Raises:
         ValueError: the parallel sizes do not fit the number of ranks.
+        ConfigError: options that need what this machine does not have.
     """
     sizes = {
         "tensor_model_parallel_size": config.tensor_model_parallel_size,
@@ -123,10 +124,8 @@ def start(config: Config, rank: int, world_size: int, master_addr: str, master_p
     device = claim(
         config.device, local_rank=int(os.environ.get("LOCAL_RANK", rank)), backend=config.distributed_backend
     )
-    if config.nccl_communicator_config_path and device.backend != "nccl":
-        raise ValueError(
-            f"--nccl-communicator-config-path: the ranks talk by {device.backend}, not by NCCL; leave it out"
-        )
+    if lacking := list(kernels.lacking(config, on_gpu=device.is_cuda)):
+        raise ConfigError(lacking)
     timeout = timedelta(minutes=config.distributed_timeout_minutes)
     owns_processes = not dist.is_initialized()
     if owns_processes:

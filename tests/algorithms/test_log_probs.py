@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from slime.algorithms.log_probs import log_probs_and_entropy
+from slime.algorithms.log_probs import BLOCK, log_probs_and_entropy
 from tests.distributed import run_ranks
 
 ROWS, VOCAB = 7, 12
@@ -45,6 +45,24 @@ def test_log_probs_alone():
     (weights[0] @ log_probs).backward()
     assert entropy is None
     torch.testing.assert_close((log_probs.detach(), logits.grad), (want[0], want[2]))
+
+
+def test_more_rows_than_a_block_padding_a_temperature_and_the_gradient_in_place_of_the_logits():
+    generator = torch.Generator().manual_seed(0)
+    vocab, padding, rows = BLOCK // 8, 3, 20
+    given = torch.randn(rows, vocab + padding, generator=generator)
+    targets, weights = torch.randint(0, vocab, (rows,), generator=generator), torch.randn(2, rows, generator=generator)
+    want = expected(given[:, :vocab] / 0.7, targets, weights)
+    logits = given.clone().requires_grad_()
+    made = logits * 1  # as by a layer: not the leaf, which autograd lets nobody write to
+    log_probs, entropy = log_probs_and_entropy(
+        made, targets, vocab_size=vocab, temperature=0.7, with_entropy=True, overwrite=True
+    )
+    (weights[0] @ log_probs + weights[1] @ entropy).backward()
+    torch.testing.assert_close((log_probs.detach(), entropy.detach()), want[:2], atol=1e-4, rtol=0)
+    torch.testing.assert_close(logits.grad[:, :vocab], want[2] / 0.7)
+    assert logits.grad[:, vocab:].count_nonzero() == 0
+    torch.testing.assert_close(made.detach(), logits.grad, rtol=0, atol=0)
 
 
 def test_no_rows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 
 import pytest
@@ -17,6 +18,9 @@ def two_cores(monkeypatch):
 
 def has(monkeypatch, *, gpus: int) -> None:
     monkeypatch.setattr(machine.glob, "glob", lambda pattern: [f"/dev/nvidia{n}" for n in range(gpus)])
+    there = {"transformer_engine"} if gpus else set()  # comes with the image of such machines
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: real("json") if name in there else real(name))
     for name in ("CUDA_VISIBLE_DEVICES", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
 
@@ -83,6 +87,41 @@ def test_what_records_memory_is_missed_before_the_start(monkeypatch):
     assert text.startswith("--memory-recorder: the package memray is not installed")
     (text,) = said(one)
     assert text.startswith("--memory-recorder: torch records the memory of GPUs")
+
+
+BY_KERNELS = {
+    "--transformer-impl transformer_engine": "--transformer-impl: transformer_engine: the package transformer-eng",
+    "--fp8-format hybrid": "--fp8-format: only the layers of Transformer Engine compute in fp8",
+    "--use-precision-aware-optimizer": "--use-precision-aware-optimizer: its Adam is Transformer Engine's",
+    "--moe-token-dispatcher-type flex --moe-enable-deepep": "--moe-token-dispatcher-type: flex: the package deep-ep is",
+    "--nccl-communicator-config-path nccl.yaml": "--nccl-communicator-config-path: the ranks talk by gloo",
+}
+
+
+@pytest.mark.parametrize("words", BY_KERNELS)
+def test_what_only_kernels_of_gpu_machines_can_do_is_missed_before_the_start(words, monkeypatch):
+    one = f"--actor-num-gpus-per-node 1 --colocate {words}"
+    (text,) = said(one)
+    assert text.startswith(BY_KERNELS[words])
+    assert said(f"{one} --debug-rollout-only --rollout-num-gpus 1") == []
+    has(monkeypatch, gpus=1)
+    assert len(said(one)) == ("flex" in words)  # no machine of ours has DeepEP
+    assert len(said(f"{one} --device cpu")) == 1
+
+
+def test_gpus_without_transformer_engine_need_the_other_layers(monkeypatch):
+    monkeypatch.setattr(machine, "num_gpus", lambda: 1)
+    (text,) = said("--actor-num-gpus-per-node 1 --colocate")
+    assert text.startswith("--transformer-impl: transformer_engine: the package transformer-engine is not installed")
+    assert said("--actor-num-gpus-per-node 1 --colocate --transformer-impl local") == []
+
+
+def test_a_critic_may_need_what_the_policy_does_not(tmp_path):
+    (tmp_path / "roles.yaml").write_text("critic: {use_precision_aware_optimizer: true}\n")
+    words = f"--actor-num-gpus-per-node 1 --colocate --megatron-config-path {tmp_path}/roles.yaml"
+    (text,) = said(f"{words} --advantage-estimator ppo --critic-load critic")
+    assert text.startswith("--use-precision-aware-optimizer")
+    assert said(words) == []
 
 
 def test_a_port_of_the_router_that_is_taken_is_said():

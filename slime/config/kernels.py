@@ -1,0 +1,46 @@
+"""What only kernels of packages for GPUs, or NCCL, can do.
+
+Asked twice: before anything starts, of what this machine shows, and by each training rank, of the device that it has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+
+from slime.config.config import Config
+from slime.config.errors import Problem
+
+TRANSFORMER_ENGINE = "transformer_engine"
+
+
+def layers(config: Config, *, on_gpu: bool) -> str:
+    """Whose layers the model is made of: the value of --transformer-impl."""
+    return config.transformer_impl or (TRANSFORMER_ENGINE if on_gpu else "local")
+
+
+def lacking(config: Config, *, on_gpu: bool) -> Iterator[Problem]:
+    """What training by these options needs and ranks on such devices, in this environment, do not have."""
+    engine, made_of = _lack(TRANSFORMER_ENGINE, on_gpu), layers(config, on_gpu=on_gpu)
+    if made_of == TRANSFORMER_ENGINE and engine:
+        yield Problem("--transformer-impl", f"{TRANSFORMER_ENGINE}: {engine}", "give --transformer-impl local")
+    if config.megatron.get("fp8") and made_of != TRANSFORMER_ENGINE:
+        fix = "leave it out, or give --transformer-impl transformer_engine where that package is installed"
+        yield Problem("--fp8-format", "only the layers of Transformer Engine compute in fp8", fix)
+    if config.megatron.get("use_precision_aware_optimizer") and engine:
+        yield Problem("--use-precision-aware-optimizer", f"its Adam is Transformer Engine's: {engine}", "leave it out")
+    by_kernels = config.megatron.get("moe_token_dispatcher_type") == "flex"
+    if by_kernels and config.megatron.get("moe_flex_dispatcher_backend", "deepep") == "deepep":
+        if lack := _lack("deep_ep", on_gpu):
+            yield Problem("--moe-token-dispatcher-type", f"flex: {lack}", "give --moe-token-dispatcher-type alltoall")
+    talks_by = config.distributed_backend if on_gpu else "gloo"
+    if config.nccl_communicator_config_path and talks_by != "nccl":
+        what = f"the ranks talk by {talks_by}, not by NCCL"
+        yield Problem("--nccl-communicator-config-path", what, "leave it out")
+
+
+def _lack(module: str, on_gpu: bool) -> str | None:
+    package = module.replace("_", "-")
+    if importlib.util.find_spec(module) is None:
+        return f"the package {package} is not installed"
+    return None if on_gpu else f"{package} computes on GPUs alone"
