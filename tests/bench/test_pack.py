@@ -41,8 +41,9 @@ def test_one_line_of_json_with_its_headlines() -> None:
     assert measured["imbalance"] == max(row["imbalance"] for row in rows)
     assert measured["seconds_100k"] == max(row["seconds_100k"] for row in rows) > 0
     for row in rows:
-        assert row["efficiency_first_fit"] < row["efficiency"] <= row["efficiency_bound"] <= 1
-        assert row["imbalance_bound"] <= row["imbalance"] < row["imbalance_first_fit"]
+        assert row["efficiency_first_fit"] < 0.9 < row["efficiency"] <= row["efficiency_bound"] <= 1
+        assert row["imbalance_bound"] <= row["imbalance"] < 1e-4 < 0.05 < row["imbalance_first_fit"]
+    assert 0.99 < measured["ratio"] <= 1  # of the efficiency to what no plan can beat
 
 
 def test_the_table_lines_up() -> None:

@@ -47,6 +47,7 @@ CASES = [  # kind of model, layout
     ("deepseek_v3", {"tp": 2, "ep": 2, "etp": 2}),
     ("moonlight", {"pp": 2, "ep": 2}),
     ("moonlight", {"tp": 2, "pp": 2, "vpp": 2}),
+    ("kimi_k2", {"tp": 2, "pp": 2}),
 ]
 BUCKET = 12_000  # bytes: several buckets, and some tensors that are larger
 

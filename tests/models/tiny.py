@@ -45,6 +45,7 @@ LLAMA3_ROPE = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192, "rope_theta": 5e5,
 }  # fmt: skip
+KIMI_ROPE = YARN | {"rope_theta": 5e4, "beta_fast": 1.0, "mscale_all_dim": 1.0}
 KINDS: dict[str, dict[str, Any]] = {
     "dense": COMMON,
     "tied": COMMON | {"tie_word_embeddings": True},
@@ -66,6 +67,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "deepseek_v3": LATENT | {"rope_parameters": YARN},
     "moonlight": LATENT | {"q_lora_rank": None, "n_group": 1, "topk_group": 1},
+    "kimi_k2": LATENT | {"n_group": 1, "topk_group": 1, "rope_parameters": KIMI_ROPE, "num_nextn_predict_layers": 0},
     "qwen2 tied": COMMON | {"model_type": "qwen2", "head_dim": None, "tie_word_embeddings": True},
 }  # fmt: skip
 TOKENS = torch.randint(0, COMMON["vocab_size"], (21,), generator=torch.Generator().manual_seed(1))
@@ -87,7 +89,23 @@ def make_checkpoint(
         for name, tensor in model.state_dict().items():  # with the biases of routers, which are buffers
             tensor.normal_(1.0 if "norm" in name else 0.0, 0.2)
     model.to(dtype).save_pretrained(directory, **save)
+    if kind == "kimi_k2":
+        _name_as_published(directory / "config.json")
     return directory
+
+
+def _name_as_published(path: Path) -> None:
+    """With the model_type and the keys of Kimi-K2's own config.json, neither of which transformers writes."""
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config |= {
+        "model_type": "kimi_k2",
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "rope_theta": rope.pop("rope_theta"),
+    }
+    config |= {"rope_scaling": {"type": rope.pop("rope_type"), **rope}, "torch_dtype": config.pop("dtype")}
+    config |= {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "aux_loss_alpha": 0.001}
+    path.write_text(json.dumps(config))
 
 
 def make_multi_token_checkpoint(directory: Path, kind: str) -> Path:
@@ -113,9 +131,14 @@ def make_multi_token_checkpoint(directory: Path, kind: str) -> Path:
 
 def reference_logits(directory: Path) -> Tensor:
     """transformers' logits [T, vocabulary] of the packed TOKENS."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    config = json.loads((directory / "config.json").read_text())
+    # Kimi-K2's own code, which transformers would have to download, is DeepSeek-V3's.
+    config["model_type"] = config["model_type"].replace("kimi_k2", "deepseek_v3")
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, config=AutoConfig.for_model(**config), dtype=torch.float32, attn_implementation="eager"
+    )
     with torch.no_grad():
         return torch.cat([model(sequence[None]).logits[0] for sequence in TOKENS.split(LENGTHS)])
 
