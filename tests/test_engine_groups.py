@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import pytest
 
 from slime.data.recording import read_rollout
 from slime.rollout.types import flatten
 from slime.tiny import Tiny, make_tiny
+from tests.documented import documented_hooks
 from tests.test_end_to_end import DECOUPLED, column, train
 
 REWARD_MODEL = """\
@@ -17,6 +21,29 @@ sglang:
     model_path: {}
     server_groups: [{{num_gpus: 1, overrides: {{is_embedding: true}}}}]
 """
+
+
+HOOKS = {
+    "--custom-advantage-function-path": "only_what_is_better",
+    "--custom-tis-function-path": "near_ones_only",
+    "--custom-pg-loss-reducer-function-path": "by_a_constant",
+    "--rollout-data-postprocess-path": "without_the_first_token",
+    "--custom-megatron-init-path": "limit_threads",
+    "--custom-megatron-before-log-prob-hook-path": "say_whose",
+    "--custom-megatron-before-train-step-hook-path": "halve_the_first_step",
+    "--custom-model-provider-path": "with_a_fixed_embedding",
+    "--custom-update-weight-post-write-path": "say_where",
+}
+"""Options of training -> the examples of docs/hooks.md."""
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch) -> Callable[[], set[str]]:
+    """Puts the examples of docs/hooks.md where a run finds them; tells which of them it called."""
+    noted = tmp_path / "calls"
+    (tmp_path / "my_hooks.py").write_text(documented_hooks(noted))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return lambda: set(noted.read_text().split())
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +59,15 @@ def options(tiny: Tiny) -> list[str]:
     ]
 
 
-def test_a_reward_model_in_the_same_job(tiny, tmp_path):
+def test_a_reward_model_in_the_same_job(tiny, calls, tmp_path):
     """Takes no turns with training, keeps its weights, and says the same of the same text from first to last."""
     groups = tmp_path / "groups.yaml"
     groups.write_text(REWARD_MODEL.format(tiny.reward_model))
     served = ["--sglang-config", str(groups), "--rm-model", "pleased", "--check-weight-update-equal"]
     dumped = ["--save-debug-rollout-data", str(tmp_path / "rollout-{rollout_id}")]
-    train(tmp_path, *options(tiny), *served, *dumped)
+    loss = ["--loss-type", "custom_loss", "--custom-loss-function-path", "my_hooks.reinforce"]
+    train(tmp_path, *options(tiny), *served, *dumped, *loss)
+    assert calls() == {"reinforce"} and len(column(tmp_path / "run", "train/pg_loss")) == 2
     assert len(column(tmp_path / "run", "rollout/raw_reward")) == 2
     assert max(column(tmp_path / "run", "train/train_rollout_logprob_abs_diff_max")) < 1e-4
     rewards: dict[str, set[float]] = {}
@@ -49,22 +78,25 @@ def test_a_reward_model_in_the_same_job(tiny, tmp_path):
     assert max(map(len, rewards.values())) == 1, "not always the same of the same text"
 
 
-def test_engines_that_somebody_else_started(engine, tiny, tiny_model, tmp_path):
-    """They are given weights as our own are, and are left running."""
+def test_engines_that_somebody_else_started(engine, tiny, tiny_model, calls, tmp_path):
+    """They are given weights as our own are, here by files, and are left running. Every hook of training is called."""
     external = ["--hf-checkpoint", str(tiny_model), "--rollout-external-engine-addrs", f"{engine.host}:{engine.port}"]
     ours = [*DECOUPLED[:3], "--rm-type", "random", "--check-weight-update-equal"]
     config = ["--config", "configs/tiny-grpo.yaml", "--eval-prompt-data", "sort", str(tiny.heldout)]
-    config += ["--skip-eval-before-train", "--log-correct-samples"]
-    hook = ["--rollout-data-postprocess-path", "tests.training.hooks.note_lengths"]
+    config += ["--skip-eval-before-train", "--log-correct-samples", "--use-tis", "--no-use-rollout-logprobs"]
+    external += ["--update-weight-transport", "disk"]
+    hooks = [word for option, name in HOOKS.items() for word in (option, f"my_hooks.{name}")]
     run = tmp_path / "run"
     try:
-        train(tmp_path, *config, *options(tiny)[4:], *external, *ours, *hook)
+        train(tmp_path, *config, *options(tiny)[4:], *external, *ours, *hooks)
         assert max(column(run, "train/train_rollout_logprob_abs_diff_max")) < 1e-4
         assert engine.is_healthy()
         assert len(column(run, "eval/sort")) == 1
         assert column(run, "rollout/correct_ratio") == column(run, "rollout/raw_reward")
-        lengths = [int((run / f"lengths-{rollout_id}").read_text()) / 32 for rollout_id in (0, 1)]
-        assert lengths == pytest.approx(column(run, "rollout/response_len/mean"))
+        assert calls() == set(HOOKS.values())
+        assert min(column(run, "rollout/advantages")) > 0
+        assert all(0.5 < share < 1 for share in column(run, "train/tis")), "masked: the first token of each sample"
+        assert not list((run / "weights").iterdir()), "weights that were loaded were left behind"
     finally:
         engine.control.update_weights_from_disk(model_path=str(tiny_model), weight_version="default")
         engine.control.flush_cache()

@@ -36,6 +36,7 @@ from slime.observe.console import Console
 from slime.rollout.types import RolloutFnTrainOutput
 
 TARGET_GB_PER_S = 1.0
+LEDGER_SHARE = 0.02  # of a step, that the ledger may take at most
 GROUP = 8  # samples a prompt
 PROMPT = 512  # tokens of a sample that are its prompt, where it has so many
 BYTES = 4
@@ -46,8 +47,10 @@ FINISHED_AT = "bench/finished_at"
 
 @dataclass(frozen=True)
 class BufferReport:
-    """Medians of the rounds. `ratio` is that of our GB/s to the bare object store's; `ledger_ms_per_step`: what all
-    calls of one rollout for the ledger take of the caller's time; `driver_mb_growth`: over these rounds."""
+    """Medians of the rounds. `ratio` is that of our GB/s to the bare object store's; `ledger_ms_per_step`: how long all
+    calls of one rollout for the ledger hold their callers up; `buffer_cpu_ms_per_step`: what the buffer's process
+    computes in that time, to hand the samples out and to write down what becomes of them; `driver_mb_growth`: over
+    these rounds."""
 
     bench: str
     setup: str
@@ -59,6 +62,7 @@ class BufferReport:
     driver_mb_growth: float
     ledger_ms_per_step: float
     ledger_us_per_sample: float
+    buffer_cpu_ms_per_step: float
 
     def table(self) -> str:
         verdict = "reached" if self.gb_per_s >= TARGET_GB_PER_S else "missed"
@@ -71,7 +75,9 @@ class BufferReport:
                 f"object store alone    {self.bare_gb_per_s:8.2f} GB/s    ratio {self.ratio:.3f}",
                 f"memory of the driver  {self.driver_mb_growth:+8.1f} MB",
                 f"ledger                {self.ledger_ms_per_step:8.1f} ms      of callers' time a step,"
-                f" {self.ledger_us_per_sample:.1f} us a sample",
+                f" {self.ledger_us_per_sample:.1f} us a sample: {LEDGER_SHARE:.0%} of a step of"
+                f" {self.ledger_ms_per_step / LEDGER_SHARE / 1e3:.1f} s",
+                f"buffer's process      {self.buffer_cpu_ms_per_step:8.1f} ms      of CPU a step",
                 "",
                 f"buffer: {self.gb_per_s:.2f} GB/s (target {TARGET_GB_PER_S:g} GB/s: {verdict})",
             ]
@@ -213,13 +219,15 @@ class Ends:
 
     def measure(self, args: argparse.Namespace) -> BufferReport:
         driver = psutil.Process()
-        seconds, ledger = [], []
+        seconds, ledger, computed = [], [], []
         for rollout_id in range(WARM_UP + args.rounds):
             if rollout_id == WARM_UP:
                 before = driver.memory_info().rss
+            cpu = self.buffer_cpu()
             taken, num_bytes, in_ledger = self.round(rollout_id, args)
             seconds.append(taken)
             ledger.append(in_ledger)
+            computed.append(self.buffer_cpu() - cpu)
         growth = (driver.memory_info().rss - before) / 1e6
         a_step = median(ledger[WARM_UP:])
         bare = self.bare(num_bytes, args)
@@ -236,6 +244,7 @@ class Ends:
             driver_mb_growth=growth,
             ledger_ms_per_step=a_step * 1e3,
             ledger_us_per_sample=a_step / args.samples * 1e6,
+            buffer_cpu_ms_per_step=median(computed[WARM_UP:]) * 1e3,
         )
 
     def round(self, rollout_id: int, args: argparse.Namespace) -> tuple[float, int, float]:
@@ -249,6 +258,11 @@ class Ends:
         wait(self.buffer.trained(rollout_id), "the ledger", TIMEOUT_S)
         in_ledger = metrics["perf/ledger_time"] + time.perf_counter() - start
         return max(at for at, _, _ in read) - metrics[FINISHED_AT], sum(size for _, _, size in read), in_ledger
+
+    def buffer_cpu(self) -> float:
+        """Seconds that the buffer's process has computed for so far."""
+        asked = self.buffer.actor.__ray_call__.remote(lambda buffer: time.process_time())
+        return wait(asked, "the data buffer", TIMEOUT_S)
 
     def bare(self, num_bytes: int, args: argparse.Namespace) -> float:
         """Seconds of the object store alone."""

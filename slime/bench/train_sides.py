@@ -116,7 +116,7 @@ class Sides:
 
     def batch(self, data: Columns) -> Batch:
         parallel = self.trainer.parallel
-        return assemble(self.config, data, dp_size=parallel.dp_size)[parallel.dp_rank]
+        return list(assemble(self.config, data, dp_size=parallel.dp_size))[parallel.dp_rank]
 
     def bare(self, batch: Batch) -> Step:
         """On rows that are packed already."""

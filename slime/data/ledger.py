@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ class Entry:
         return entry
 
     def row(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
+        """`state` as a plain text: SQLite's module asks of every other type, a StrEnum too, how to store it."""
+        id, group, state, *rest = _columns(self)
+        return (id, group, state.value, *rest)
 
     @property
     def is_rolled_back(self) -> bool:
@@ -79,6 +82,9 @@ class Entry:
     def tell(self, outcome: Outcome) -> None:
         self.tokens, self.response_tokens, self.reward = outcome.tokens, outcome.response_tokens, outcome.reward
         self.weight_versions = " ".join(outcome.weight_versions)
+
+
+_columns = attrgetter(*Entry.__slots__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +315,7 @@ class Ledger:
     def _put(self, entry: Entry, state: State, note: str | None) -> None:
         entry.state, entry.since = state, time.time()
         self._changed[entry.id] = entry
-        self._changes.append((entry.id, state, entry.since, entry.rollout, note))
+        self._changes.append((entry.id, state.value, entry.since, entry.rollout, note))
         if state in LIVE:
             self._live[entry.id] = entry
         else:

@@ -8,8 +8,7 @@ Shape suffixes, as in slime.data.batch: N samples · T tokens · R response toke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice
 from typing import Any
 
@@ -30,9 +29,16 @@ REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks", "rewards")
 
 
 def to_batches(
-    config: Config, samples: Sequence[Sample], raw_rewards: Sequence[float], rewards: Sequence[float], *, dp_size: int
-) -> list[Batch]:
-    """Batches for `dp_size` ranks. `raw_rewards` and `rewards` (normalised) have one number a sample.
+    config: Config,
+    samples: Sequence[Sample],
+    raw_rewards: Sequence[float],
+    rewards: Sequence[float],
+    *,
+    dp_size: int,
+    scratch: Scratch | None = None,
+) -> Iterator[Batch]:
+    """Batches for `dp_size` ranks. `raw_rewards` and `rewards` (normalised) have one number a sample. With `scratch`
+    the tokens of a batch are there until the next batch is asked for.
 
     Raises SampleError for a sample that contradicts itself, and when only some carry log-probs; RolloutError when there
     is no sample at all, or when what a custom conversion returns does not fit together.
@@ -41,7 +47,7 @@ def to_batches(
         raise RolloutError("the rollout has no samples, so there is nothing to train on")
     convert = load_hook(CONVERT, config.custom_convert_samples_to_train_data_path)
     data = training_data(samples, raw_rewards, rewards) if convert is None else _completed(convert(config, samples))
-    return assemble(config, data, dp_size=dp_size)
+    return assemble(config, data, dp_size=dp_size, scratch=scratch)
 
 
 def training_data(
@@ -82,8 +88,11 @@ def _all_carry(samples: Sequence[Sample], name: str) -> bool:
     return not without
 
 
-def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int) -> list[Batch]:
+def assemble(
+    config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int, scratch: Scratch | None = None
+) -> Iterator[Batch]:
     """Divides the columns of `training_data` among ranks, steps and micro-batches, and lays them out as arrays."""
+    data = {**data, "loss_masks": [as_array(mask, np.float32) for mask in data["loss_masks"]]}
     lengths = list(map(len, data["tokens"]))
     wholes_N = _wholes(data)
     ranks = schedule.plan(
@@ -96,16 +105,23 @@ def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int)
         micro_batch_multiple=_micro_batch_multiple(config),
         **_micro_batch_limit(config),
     )
-    unmasked_N = np.array([as_array(mask, np.float32).sum() for mask in data["loss_masks"]], np.int64)
+    unmasked_N = np.array([mask.sum() for mask in data["loss_masks"]], np.int64)
     sizes = []  # of each step over all ranks: its samples, unmasked tokens and wholes
     for of_ranks in zip(*(rank.steps for rank in ranks), strict=True):
         members = list(chain.from_iterable(chain.from_iterable(of_ranks)))
         sizes.append((len(members), int(unmasked_N[members].sum()), len(set(wholes_N[members].tolist()))))
-    whole_sizes_N = np.bincount(wholes_N, weights=unmasked_N)[wholes_N]
-    batches = [_batch({**data, "whole_sizes": whole_sizes_N}, rank, sizes) for rank in ranks]
+    data["whole_sizes"] = np.bincount(wholes_N, weights=unmasked_N)[wholes_N]
+    scored = _scored(config, ranks, lengths)
+    new = _new if scratch is None else scratch.array
+    for rank, micro_batches in zip(ranks, scored, strict=True):
+        yield _batch(data, rank, sizes, micro_batches, new)
+
+
+def _scored(config: Config, ranks: Sequence[schedule.RankPlan], lengths: list[int]) -> Sequence[list[list[int]] | None]:
+    """Micro-batches of passes without gradients, where they differ from those of the steps."""
     if not config.use_dynamic_batch_size or config.log_probs_max_tokens_per_gpu == config.max_tokens_per_gpu:
-        return batches
-    scored = schedule.pack(
+        return [None] * len(ranks)
+    packed = schedule.pack(
         [rank.samples for rank in ranks],
         lengths,
         None,
@@ -114,9 +130,27 @@ def assemble(config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int)
     )
     places = [{sample: place for place, sample in enumerate(rank.samples)} for rank in ranks]
     return [
-        replace(batch, scored=[[place[sample] for sample in micro_batch] for micro_batch in micro_batches])
-        for batch, place, micro_batches in zip(batches, places, scored, strict=True)
+        [[place[sample] for sample in micro_batch] for micro_batch in micro_batches]
+        for place, micro_batches in zip(places, packed, strict=True)
     ]
+
+
+class Scratch:
+    """Memory for the tokens of one batch after the other: what is new to a process costs more than writing to it."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, np.ndarray] = {}
+
+    def array(self, name: str, size: int, dtype: type) -> np.ndarray:
+        """An array of the column `name`, in the place of the one before."""
+        num_bytes = size * np.dtype(dtype).itemsize
+        if name not in self._of or self._of[name].nbytes < num_bytes:
+            self._of[name] = np.empty(num_bytes + num_bytes // 8, np.uint8)
+        return self._of[name][:num_bytes].view(dtype)
+
+
+def _new(name: str, size: int, dtype: type) -> np.ndarray:
+    return np.empty(size, dtype)
 
 
 def _wholes(data: Mapping[str, Sequence[Any]]) -> np.ndarray:
@@ -126,7 +160,13 @@ def _wholes(data: Mapping[str, Sequence[Any]]) -> np.ndarray:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
-def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: list[tuple[int, int, int]]) -> Batch:
+def _batch(
+    data: Mapping[str, Sequence[Any]],
+    rank: schedule.RankPlan,
+    sizes: list[tuple[int, int, int]],
+    scored: list[list[int]] | None,
+    new: Callable[[str, int, type], np.ndarray],
+) -> Batch:
     order = rank.samples
 
     def column(name: str, dtype: type) -> np.ndarray:
@@ -135,7 +175,7 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
 
     def ragged(name: str, dtype: type, lengths_N: np.ndarray) -> np.ndarray:
         values = data[name]
-        joined = np.empty(int(lengths_N.sum()), dtype)
+        joined = new(name, int(lengths_N.sum()), dtype)
         if order:
             np.concatenate([as_array(values[i], dtype) for i in order], out=joined, casting="unsafe")
         return joined
@@ -166,6 +206,7 @@ def _batch(data: Mapping[str, Sequence[Any]], rank: schedule.RankPlan, sizes: li
         **{f"{name}_R": ragged(name, np.float32, response_lengths_N) if name in data else None for name in LOG_PROBS},
         routed_experts_TLK=_experts(data, order) if EXPERTS in data else None,
         train_metadata=[data["train_metadata"][i] for i in order] if "train_metadata" in data else None,
+        scored=scored,
     )
 
 

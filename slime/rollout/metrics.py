@@ -44,11 +44,12 @@ def rollout_metrics(
     sample, not the total throughput, sets the pace.
     """
     lengths = np.array([sample.response_length for sample in samples])
+    groups = _by_group(samples, raw_rewards)
     metrics = {
         **_of_responses("rollout", samples),
-        "rollout/raw_reward": float(np.mean([reward for _, reward, _ in _wholes(samples, raw_rewards)])),
+        "rollout/raw_reward": float(np.mean([reward for of_group in groups for reward in of_group])),
         "rollout/truncated_ratio": _share(sample.status == Status.TRUNCATED for sample in samples),
-        **_zero_std(samples, raw_rewards),
+        **_zero_std(groups),
         **_reward_failures("rollout/", samples),
         **_prefix_cache(samples),
         **_speculation(samples),
@@ -134,9 +135,8 @@ def _of_responses(prefix: str, samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
-def _zero_std(samples: Sequence[Sample], rewards: Sequence[float]) -> dict[str, int]:
+def _zero_std(groups: Iterable[list[float]]) -> dict[str, int]:
     """How many groups have one reward throughout, by that reward: they teach nothing to group-relative estimators."""
-    groups = _by_group(samples, rewards)
     same = Counter(round(float(of_group[0]), 1) for of_group in groups if len(of_group) > 1 and len(set(of_group)) == 1)
     return {f"rollout/zero_std/count_{reward}": count for reward, count in sorted(same.items())}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -18,13 +18,21 @@ from slime.data.recording import write_rollout
 from slime.data.sample import Sample
 from slime.data.source import DataSource, PromptSource
 from slime.inference.control import EngineControl
-from slime.rollout.convert import to_batches
+from slime.rollout.convert import Scratch, to_batches
 from slime.rollout.engine_load import EngineLoad
 from slime.rollout.generator import Generator
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, further_metrics, rollout_metrics
 from slime.rollout.replay import NoPrompts
 from slime.rollout.scores import removed_because, rewards_for_training
-from slime.rollout.types import Group, RolloutError, RolloutFnEvalOutput, RolloutFnTrainOutput, check_groups, flatten
+from slime.rollout.types import (
+    Group,
+    RolloutError,
+    RolloutFnEvalOutput,
+    RolloutFnTrainOutput,
+    check_groups,
+    flatten,
+    number_groups,
+)
 
 
 def open_source(config: Config) -> DataSource:
@@ -39,20 +47,28 @@ class Producer:
     """Owns the Generator. Rollouts are made one at a time; an evaluation may go on beside them."""
 
     def __init__(
-        self, config: Config, source: DataSource, token: str | None = None, engines: Sequence[EngineControl] = ()
+        self,
+        config: Config,
+        source: DataSource,
+        token: str | None = None,
+        engines: Sequence[EngineControl] = (),
+        deliver: Callable[[Batch], Any] | None = None,
     ) -> None:
         """`config` says where the router is, `token` is what it asks for, `engines` are those behind it; supervised
-        training and replays need none of them."""
+        training and replays need none of them. `deliver` copies a batch to where training finds it; what it returns
+        takes the batch's place, whose memory is used again."""
         self.config = config
         self.source = source
         self._rollout = load_hook("--rollout-function-path", config.rollout_function_path)
         self._evaluate = load_hook("--eval-function-path", config.eval_function_path)
         self._generator = Generator(config, token, engines) if config.has_engines else None
+        self._deliver = deliver
+        self._scratch = None if deliver is None else Scratch()
         self._taken_at: float | None = None  # when the last rollout was, if what is in the next is made since then
         self._num_gpus = sum(engine.num_devices for engine in engines)
 
-    def rollout(self, rollout_id: int, *, dp_size: int, weight_version: int = 0) -> tuple[list[Batch], dict[str, Any]]:
-        """Makes one rollout: a batch for each of `dp_size` ranks, and the metrics. 0: nobody trains on it.
+    def rollout(self, rollout_id: int, *, dp_size: int, weight_version: int = 0) -> tuple[list[Any], dict[str, Any]]:
+        """Makes one rollout: a batch for each of `dp_size` ranks, delivered, and the metrics. 0: nobody trains on it.
         `weight_version` is that of the weights which the engines have."""
         start = time.perf_counter() if self._taken_at is None else self._taken_at
         if self._generator is not None:
@@ -62,6 +78,7 @@ class Producer:
         if not isinstance(output, RolloutFnTrainOutput):  # older functions return bare groups
             output = RolloutFnTrainOutput(output)
         check_groups(output.samples, self.config.rollout_function_path)
+        number_groups(output.samples)
         taken_at = time.perf_counter()
         seconds = taken_at - start
         if self.config.max_weight_staleness is not None:
@@ -73,7 +90,7 @@ class Producer:
         raw_N, rewards_N = rewards_for_training(self.config, samples)
         with ThreadPoolExecutor(1, "journal") as meanwhile:
             told = meanwhile.submit(self._tell, rollout_id, samples, raw_N)
-            batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size) if dp_size else []
+            batches = self._batches(samples, raw_N, rewards_N, dp_size) if dp_size else []
             extra |= told.result()
 
         log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)
@@ -84,6 +101,10 @@ class Producer:
         num_gpus = self._num_gpus or 1 if self.config.has_engines else None
         extra |= further_metrics(self.config, samples, raw_N)
         return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra
+
+    def _batches(self, samples: list[Sample], raw_N: np.ndarray, rewards_N: np.ndarray, dp_size: int) -> list[Any]:
+        batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size, scratch=self._scratch)
+        return list(batches) if self._deliver is None else list(map(self._deliver, batches))
 
     def _tell(self, rollout_id: int, samples: list[Sample], raw_N: np.ndarray) -> dict[str, float]:
         """Says what the batch is, if somebody keeps a ledger; returns metrics of it."""

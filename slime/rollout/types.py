@@ -68,15 +68,14 @@ def check_groups(groups: Any, path: str) -> None:
 
 
 def flatten(groups: Iterable[Group]) -> list[Sample]:
-    """All samples of all groups.
+    """All samples of all groups."""
+    members = (member for group in groups for member in group)
+    return [sample for member in members for sample in ([member] if isinstance(member, Sample) else member)]
 
-    Samples that do not say what group they are of (users' rollout functions need not care) get its position.
-    """
-    samples: list[Sample] = []
+
+def number_groups(groups: Iterable[Group]) -> None:
+    """Gives samples that do not say what group they are of (users' rollout functions need not care) its position."""
     for position, group in enumerate(groups):
-        for member in group:
-            for sample in [member] if isinstance(member, Sample) else member:
-                if sample.group_index is None:
-                    sample.group_index = position
-                samples.append(sample)
-    return samples
+        for sample in flatten([group]):
+            if sample.group_index is None:
+                sample.group_index = position

@@ -7,6 +7,7 @@ import pytest
 from slime.config import docs
 from slime.config.catalogue import COMMANDS, OWN, find
 from slime.config.known_names import NO_EFFECT, NOT_BUILT, NOT_BUILT_VALUES, RENAMED
+from slime.config.missing_hooks import HOOKS
 from slime.config.sections import SECTIONS
 
 
@@ -26,6 +27,11 @@ def test_a_name_is_in_one_section_only():
 @pytest.mark.parametrize("names", [NOT_BUILT, NO_EFFECT, RENAMED], ids=["NOT_BUILT", "NO_EFFECT", "RENAMED"])
 def test_a_name_that_is_listed_as_no_option_is_none(names):
     assert [name for name in names if find(name.replace("-", "_"))] == [], "it is an option now: take it off the list"
+
+
+def test_the_page_on_hooks_speaks_of_every_option_for_a_function():
+    page = (docs.FILE.parent / "hooks.md").read_text(encoding="utf-8")
+    assert [OWN[name].flag for name in HOOKS if f"`{OWN[name].flag}`" not in page] == []
 
 
 def test_older_names_lead_to_options():

@@ -137,6 +137,17 @@ def test_the_command_lines_of_prefill_and_decode_engines() -> None:
     assert "--pd-disaggregation" in router
 
 
+def test_the_command_lines_of_speculative_decoding() -> None:
+    """SGLang has it on GPUs alone."""
+    options = {"algorithm": "EAGLE", "draft_model_path": "a/draft", "num_steps": "3", "eagle_topk": "1"}
+    options |= {"num_draft_tokens": "4"}
+    given = [word for name, value in options.items() for word in (f"--sglang-speculative-{name}", value)]
+    engine, router = commands(*[word.replace("_", "-") for word in given], "--device", "cuda").values()
+    for name, value in options.items():
+        assert f"--speculative-{name.replace('_', '-')} {value}" in engine
+    assert "--device cuda" in engine and "speculative" not in router
+
+
 def test_a_model_of_its_own_has_its_own_options(tmp_path: Path) -> None:
     groups = tmp_path / "groups.yaml"
     of_judge = [{"num_gpus": 2, "num_gpus_per_engine": 2, "overrides": {"dtype": "half"}}]

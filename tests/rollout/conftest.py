@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,21 +7,19 @@ from pathlib import Path
 
 import pytest
 
-import slime
 from slime.config import Config, load
 from slime.inference.router import Router
 from slime.rollout.generator import Generator
 from slime.tiny import Tiny, make_tiny
+from tests.documented import documented_hooks
 
 MakeConfig = Callable[..., Config]
-PAGE = Path(slime.__file__).parents[1] / "docs" / "hooks.md"
 
 
 @pytest.fixture
 def my_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of docs/hooks.md as the file that the page speaks of."""
-    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    (tmp_path / "my_hooks.py").write_text("\n\n".join(examples))
+    (tmp_path / "my_hooks.py").write_text(documented_hooks())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_hooks", raising=False)
 

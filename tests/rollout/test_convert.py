@@ -23,7 +23,8 @@ responses = st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=9), min_s
 
 
 def convert(config: Config, samples: list[Sample], dp_size: int = 1) -> list[Batch]:
-    return to_batches(config, samples, [10.0 + i for i in range(len(samples))], range(len(samples)), dp_size=dp_size)
+    raw = [10.0 + i for i in range(len(samples))]
+    return list(to_batches(config, samples, raw, range(len(samples)), dp_size=dp_size))
 
 
 def test_two_ranks_by_hand(make_config: Callable[..., Config]) -> None:

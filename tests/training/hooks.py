@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -67,13 +66,6 @@ def only_likely_tokens(args: Any, rollout_id: int, rollout_data: dict) -> None:
     assert rollout_id == 0 and len(rollout_data["advantages"]) == len(rollout_data["tokens"])
     parts = zip(rollout_data["loss_masks"], rollout_data["log_probs"], strict=True)
     rollout_data["loss_masks"] = [mask * (log_probs > -4.15) for mask, log_probs in parts]
-
-
-def note_lengths(args: Any, rollout_id: int, rollout_data: dict) -> None:
-    """--rollout-data-postprocess-path: leaves a file for each rollout beside those of the run."""
-    lengths = [len(log_probs) for log_probs in rollout_data["rollout_log_probs"]]
-    assert lengths == rollout_data["response_lengths"]
-    Path(args.run_dir, f"lengths-{rollout_id}").write_text(str(sum(lengths)))
 
 
 def unmasks(args: Any, rollout_id: int, rollout_data: dict) -> None:

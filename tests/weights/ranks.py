@@ -14,14 +14,11 @@ if TYPE_CHECKING:
     from slime.inference.control import EngineControl
 
 
-def make_sync(medium: str, made, engines: list[EngineControl], buffer_bytes: int, scratch: str):
+def make_sync(medium: str, made, engines: list[EngineControl], buffer_bytes: int):
     from slime.weights.broadcast import BroadcastSync
-    from slime.weights.disk import DiskSync
     from slime.weights.handles import HandleSync
 
     common = {"buffer_bytes": buffer_bytes}
-    if medium == "disk":
-        return DiskSync(made, engines, **common, parent=Path(scratch))
     if medium == "handles":
         return HandleSync(made, engines, **common)
     return BroadcastSync(made, engines, **common, address="127.0.0.1", backend="gloo", timeout=timedelta(seconds=60))
@@ -46,7 +43,7 @@ def push_and_compare(
     from slime.weights.equality import check_equal
 
     with trainer(directory, *options) as made:
-        sync = make_sync(medium, made, engines, buffer_bytes, scratch)
+        sync = make_sync(medium, made, engines, buffer_bytes)
         try:
             metrics = []
             for version in (5, 6):
@@ -68,10 +65,10 @@ def push_to_a_dead_one_and_again(
     with trainer(directory) as made:
         said = ""
         try:
-            make_sync(medium, made, [engine, dead], 1 << 20, scratch).push(7)
+            make_sync(medium, made, [engine, dead], 1 << 20).push(7)
         except InferenceError as error:
             said = str(error)
-        sync = make_sync(medium, made, [engine], 1 << 20, scratch)
+        sync = make_sync(medium, made, [engine], 1 << 20)
         try:
             scale_weights(made, 1.01)
             sync.push(8)
@@ -86,7 +83,7 @@ def compare_after_change(directory: str, engines: list[EngineControl], scratch: 
     from slime.weights.equality import WeightsDiffer, check_equal
 
     with trainer(directory) as made:
-        sync = make_sync("handles", made, engines, 1 << 20, scratch)
+        sync = make_sync("handles", made, engines, 1 << 20)
         sync.push(1)
         parameter = dict(made.model.chunks[0].named_parameters())
         name = next(name for name in parameter if "final_layernorm" in name)

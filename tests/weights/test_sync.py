@@ -44,7 +44,6 @@ def engine_tp2(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         pytest.param(2, [], "handles", ALL_AT_ONCE, id="DP2, handles"),
         pytest.param(2, TP2, "broadcast", SEVERAL_BUCKETS, id="TP2, broadcast, several buckets"),
         pytest.param(2, PP2, "broadcast", ALL_AT_ONCE, id="PP2, broadcast, a group for each stage"),
-        pytest.param(1, [], "disk", ALL_AT_ONCE, id="one rank, disk"),
         pytest.param(2, PP2, "handles", SEVERAL_BUCKETS, id="PP2, handles, several buckets"),
     ],
 )
