@@ -22,32 +22,38 @@ _JOINING = set("or and else either also possibly maybe perhaps alternatively if 
 _NAMED = re.compile(r"[A-Za-z]\w*\s*=")
 _DENIED = re.compile(
     r"(?:\bif\b[^.!?\n]{0,40}\b(?:were|was)"
-    r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of)"
+    r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of|\b(?:more|less|fewer) than"
+    r"|\b(?:wrong|incorrect|mistakes?|suppose|assume)\b[^.!?:\n]{0,30})"
     r"(?:\s+(?:be|equals?|equal to|the answer))*[\s$:(]*$",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|scratch that|on second thoughts?|correction|sorry|oops|i mean|mistaken?"
-    r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not)|(?:is|was)n't)\b|(?:^|[.!?\n])\s*no\b"
+    r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not|too|my first)"
+    r"|(?:is|was|does|did|ca|could)n't|cannot|(?:does|did) not|fails?|contradict\w*|hmm+|however"
+    r"|but\b[^.!?\n]{0,60}\b(?:must|should|not))\b|(?:^|[.!?\n])\s*no\b|\A[\s$*]*\?"
     r"|\A[\s$*]*\(\s*(?:wrong|incorrect|false|not)\b",
     re.IGNORECASE,
 )
 _OR_ELSE = re.compile(
-    r"[\s$*,]*\b(?:or|and)(?:\s+(?:else|also|maybe|perhaps|possibly|equivalently|simply))*\s+\$?"
+    r"[\s$*,]*(?:\(\s*)?\b(?:or|and)(?:\s+(?:else|also|maybe|perhaps|possibly|equivalently|simply))*\s+\$?"
     r"([-\\\d.(\[][^\n]{0,200}|[A-Z]\b)",
     re.IGNORECASE,
 )
+_EQUATED = re.compile(r"[\s$]*=[\s$]*([^\s$=][^$\n=]{0,100})")
 _STATED_LATER = re.compile(
     r"\banswer\b(?:\s+(?:is|equals|must be|would be)\b|\s*[:=])+[\s$*]*([-\\\d.(\[][^\n]{0,200}|[A-Z]\b)", re.IGNORECASE
 )
 # What makes a box a part of a formula: before it, around it, and after it.
 _BEGUN = re.compile(
-    r"(?:(?<!-)-|\d|(?<![A-Za-z\\])[A-Za-z]|[\^_]\s*|[\w)}]\s*[+/<>]\s*|[\d)}]\s+-\s+|≠\s*|!=\s*"
+    r"(?:(?<!-)-|\d\.?|[([{]\s*-?[\d.]+\s*,\s*|\bor[\s$]*|(?<![A-Za-z\\])[A-Za-z]|[\^_]\s*|[\w)}]\s*[+/<]\s*|[\w)}]\s*(?<!<answer)>\s*|[\d)}]\s+-\s+|≠\s*|!=\s*"
     r"|\\(?:neq?|not\s*=|lt|gt|pm|mp|cdot|times|div|sqrt)\s*)$"
 )
 _WITHIN = re.compile(r"(?:[\^_}]|\\(?:[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)(?:\[[^\]]*\])?)\s*$")
 _GOES_ON = re.compile(
-    r"\d|\s*(?:[\^_]|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|-\s?[\d\\(]|\\(?:cdot|times|div|pm|mp)(?![a-z])"
+    r"\.?\d|[A-Za-z](?![A-Za-z])|\s*(?:million|billion|thousand|hundred|dozen)\b"
+    r"|[\s$]*(?:to|–|—|→|\\to|\\rightarrow|[<>])[\s$]*-?[\d\\]"
+    r"|\s*(?:[\^_]|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|-\s?[\d\\(]|\\(?:cdot|times|div|pm|mp)(?![a-z])"
     r"|,\s*\$?-?\d)"
 )
 
@@ -114,9 +120,10 @@ def stated_later(text: str) -> str | None:
         return None
     end = boxes[-1][1]
     found = _STATED_LATER.findall(text, end)
-    if match := _OR_ELSE.match(text, end + text.startswith("}", end)):
+    after = end + text.startswith("}", end)
+    if match := _OR_ELSE.match(text, after) or _EQUATED.match(text, after):
         found = [match[1]]
-    return re.split(r"[$*]|\.(?:\s|$)", found[-1])[0].strip() if found else None
+    return re.split(r"[$*]|[.,;](?:\s|$)", found[-1])[0].strip() if found else None
 
 
 def _joins(between: str) -> bool:

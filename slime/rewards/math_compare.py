@@ -30,7 +30,7 @@ _NAME = r"(?:\\?[A-Za-z]+|\\text\{[^{}]*\})(?:_\{?\w+\}?)?'?"
 _ASSIGNED = re.compile(
     rf"({_NAME}(?:\s*\([\w, ]+\))?|\(\s*{_NAME}\s*(?:,\s*{_NAME}\s*)+\))\s*(?:=(?![=<>])|\\in(?![a-z]))(.*)"
 )
-_UNFINISHED = re.compile(r"\\binom(?![a-zA-Z])|!")
+_UNFINISHED = re.compile(r"\\(?:binom|Gamma)(?![a-zA-Z])|!")
 _CALCULATION = re.compile(r"(?:[\d.,(){}\s+*/-]|\\times|\\cdot|\\frac)*")
 # What the grammar reads as something else ("1 2" as a mixed number, 101_2 as 101, 2' and [2] as 2, 1/2x as 1/(2x)), or
 # takes too long for.
