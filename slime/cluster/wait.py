@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from slime.cluster import interrupt
 
 _POLL_S = 0.5
 _SETTLE_S = 2.0
 """How long to listen on after a first failure: a killed peer is often reported after those it disturbed."""
+_VERDICT_S = 60.0
+"""How long Ray may take to find out why somebody does not answer: of a node 15 s, if nobody is at home."""
 _LOG_LINES = 12
 _SCREENFUL = 10
 _CONSEQUENCE = re.compile(
@@ -142,6 +144,8 @@ def _blame(what: str, first: _Failure, pending: list[ray.ObjectRef], watched: li
                 failures.append(_Failure(ref, error, len(failures), is_watched=ref in watched))
     culprit = min(failures, key=lambda failure: failure.rank)
     root = _root(culprit.error)
+    if isinstance(root, ActorUnavailableError):
+        _await_verdict(root)
     dead = _dead(root)
     who = _describe(dead) if dead else describe(culprit.ref)
     log = _log_file(dead) if dead else log_file(culprit.ref)
@@ -173,6 +177,14 @@ def _dead(root: BaseException) -> dict[str, Any]:
     return ray._private.state.actors(root.actor_id) if _died(root) and root.actor_id else {}
 
 
+def _await_verdict(root: ActorUnavailableError) -> None:
+    """Ray says at once that somebody does not answer, and later that he has died, or his node."""
+    until = time.monotonic() + _VERDICT_S
+    while _dead(root).get("State") != "DEAD" and time.monotonic() < until:
+        time.sleep(_POLL_S)
+        interrupt.check()
+
+
 def _headline(root: BaseException) -> str:
     if _died(root):
         node = _dead_node(_dead(root))
@@ -196,6 +208,8 @@ def _details(error: BaseException, log: Path | None) -> list[str]:
         return [re.sub(r"ray::(.+\(\)) \(pid=.*\)$", r"in \1", line) for line in lines]
     reason = _ANSI.sub("", str(root)).strip().splitlines()[-1].partition(" Some common causes")[0]
     tail = _tail(log)
+    if _dead_node(_dead(root)):
+        return [reason]
     return [
         reason,
         "if the machine ran out of memory, the kernel killed it and says so in its log (dmesg)",

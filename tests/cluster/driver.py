@@ -2,7 +2,8 @@
 
 `python -m tests.cluster.driver RUN_DIR MODE` prints one JSON line when everything is up, then does what MODE says:
 `serve` answers "call" lines on standard input until it ends, `wait` waits for an actor that takes an hour, `fail` has
-the second actor raise while the first one waits for it, `gpus` also places ranks and says which GPUs they see.
+the second actor raise while the first one waits for it, `gpus` also places ranks and says which GPUs they see, `nodes`
+places them on a node of four GPUs each, and waits for the second.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ def main(run_dir: str, mode: str) -> None:
         if mode == "gpus":
             placement = place(plan(1, 2, [EngineGroup("regular", 2, 1)], per_node=4, colocate=False), session)
             options = [placement.options(placement.train), placement.options(placement.engines[1])]
+        if mode == "nodes":
+            placement = place(plan(2, 4, [], per_node=4, colocate=False), session)
+            options = [placement.options(placement.train[:1]), placement.options(placement.train[4:5])]
         holders = [Holder.options(name=f"rank {i}", **options[i]).remote() for i in (0, 1)]
         up = wait([holder.up.remote() for holder in holders], "the actors", 60)
         if mode == "serve":  # these get killed; the reaper looks once a second
@@ -72,6 +76,8 @@ def main(run_dir: str, mode: str) -> None:
                 print(wait(holders[0].call.remote(), "an answer", 30), flush=True)
         elif mode == "wait":
             wait(holders[0].wait.remote(), "an hour to pass", 7200)
+        elif mode == "nodes":
+            wait(holders[1].wait.remote(), "an hour to pass", 7200)
         elif mode == "fail":
             wait([holders[0].wait.remote(), holders[1].fail.remote()], "both ranks", 60)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from slime.cluster import reaper
@@ -243,16 +245,17 @@ def test_a_cluster_without_the_gpus_that_are_asked_for_is_said(tmp_path):
     assert "--device cuda, but the cluster has no GPU" in ended.stderr.splitlines()[-1]
 
 
-FOREIGN_CLUSTER = """
+FOREIGN_NODE = """
 import sys
 from ray._private import ray_constants
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 from ray._private.resource_isolation_config import ResourceIsolationConfig
-node = Node(RayParams(node_ip_address="127.0.0.1", num_cpus=2, num_gpus=4, include_dashboard=False,
-include_log_monitor=False,
-                      no_monitor=True, temp_dir=sys.argv[1], object_store_memory=100 << 20,
-                      resource_isolation_config=ResourceIsolationConfig()), head=True)
+directory, ip, *gcs = sys.argv[1:]
+node = Node(RayParams(node_ip_address=ip, num_cpus=2, num_gpus=4, include_dashboard=False, include_log_monitor=False,
+                      no_monitor=True, temp_dir=directory, object_store_memory=100 << 20,
+                      gcs_address=gcs[0] if gcs else None, resource_isolation_config=ResourceIsolationConfig()),
+            head=not gcs)
 print(node.gcs_address, flush=True)
 sys.stdin.read()
 """
@@ -263,10 +266,15 @@ def test_a_cluster_that_was_joined_lives_on_and_only_the_run_ends(driver, tmp_pa
     token.write_text(secrets.token_hex(32))
     ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     sockets = reaper.home() / f".test-{os.getpid()}"  # their paths must be short
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", FOREIGN_CLUSTER, str(sockets)], env={**os.environ, **ours}, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+
+    def node(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", FOREIGN_NODE, str(sockets), *words], env={**os.environ, **ours}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    cluster = node("127.0.0.1")
+    started = [cluster]
     try:
         address = cluster.stdout.readline().strip()
         first = driver("gpus", RAY_ADDRESS=address, **ours)
@@ -286,7 +294,19 @@ def test_a_cluster_that_was_joined_lives_on_and_only_the_run_ends(driver, tmp_pa
         assert cluster.poll() is None
         ids = (first.up["run_id"], second.up["run_id"])
         assert _until(lambda: not [file.name for file in reaper.home().iterdir() if file.name.startswith(ids)])
+
+        started.append(node("127.0.0.2", address))
+        assert started[1].stdout.readline().strip() == address
+        third = driver("nodes", RAY_ADDRESS=address, **ours)
+        for process in [psutil.Process(started[1].pid), *psutil.Process(started[1].pid).children(recursive=True)]:
+            process.kill()
+        assert third.process.wait(DEADLINE_S) == 1, third.errors
+        pid = third.up["actors"][1]["pids"][0]
+        said = rf"rank 1 \(pid {pid} on 127.0.0.2\) failed while .* an hour to pass: its node died: .* at 127.0.0.2"
+        assert re.search(said, third.errors), third.errors
+        assert cluster.poll() is None
     finally:
-        cluster.kill()
-        cluster.wait()
+        for process in started:
+            process.kill()
+            process.wait()
         subprocess.run(["rm", "-rf", str(sockets)], check=True)

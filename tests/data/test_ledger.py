@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import subprocess
@@ -173,6 +174,47 @@ def test_a_write_that_failed_in_the_background_is_told(ledger):
     with pytest.raises(LedgerError, match="can't be used: no such table: changes"):
         ledger.generate([0], 0)
     ledger._changes.clear()
+
+
+FULL_DISK = """
+import subprocess, sys
+from pathlib import Path
+from slime.data.ledger import Ledger
+from slime.data.ledger_file import LedgerError
+disk = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=True)
+ledger = Ledger(disk / "ledger.db")
+ledger.issue([(0, 0)])
+ledger.flush()
+(disk / "ballast").touch()
+with (disk / "ballast").open("ab", buffering=0) as ballast:
+    try:
+        while ballast.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+def refused(act):
+    try:
+        act()
+    except LedgerError as error:
+        print(error)
+ledger.issue((id, 0) for id in range(1, 5000))
+refused(ledger.flush)
+refused(lambda: ledger.mark(0))
+(disk / "ballast").unlink()
+ledger.close()
+print(sorted(Ledger(disk / "ledger.db")._live) == list(range(5000)))
+"""
+
+
+def test_a_disk_that_is_full_is_said_and_what_waits_is_written_once_there_is_room(tmp_path):
+    """A real one, mounted for this process alone."""
+    command = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else []), sys.executable, "-c", FULL_DISK]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    if "mount: " in done.stderr or "unshare: " in done.stderr:
+        pytest.skip(f"no disk may be mounted here: {done.stderr}")
+    full = f"{tmp_path}/ledger.db can't be used: the disk is full: free some space, and go on from the last checkpoint"
+    assert done.stdout.splitlines() == [full, full, "True"], done.stderr
 
 
 # Restarts.
