@@ -15,7 +15,7 @@ from slime.inference.errors import InferenceError
 from slime.observe.console import Console
 from slime.rollout.types import RolloutError
 
-BENCHES = {name: name for name in ("buffer", "pack", "rollout", "train")} | {"async": "asynchronous"}
+BENCHES = {name: name for name in ("buffer", "pack", "returns", "rollout", "train")} | {"async": "asynchronous"}
 """Name -> module: `async` is a word of Python's."""
 
 

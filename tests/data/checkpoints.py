@@ -1,4 +1,8 @@
-"""Checkpoint directories for these tests: tokenizers and chat templates of the kinds that models come with."""
+"""Checkpoint directories for these tests: tokenizers and chat templates of the kinds that models come with.
+
+These templates are our own. They do what those of Qwen3, Llama 3.1 and GLM 4.5 are known to do, and are not those: no
+installed package has them, and tests download nothing. test_encode.py has the one published template that there is.
+"""
 
 import json
 from pathlib import Path

@@ -1,5 +1,9 @@
 """What is trained on in a conversation: all that the assistant says, with the end of each turn, and nothing else."""
 
+import ast
+import importlib.util
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,6 +154,20 @@ def test_headers_that_end_the_turn_before_them(load):
 
 def test_headers_that_are_no_stop_tokens_are_not_trained(load):
     check(load, HEADERS_ONLY, [USER, assistant("2"), AGAIN, assistant("yes")], ["2", "yes"], stops=("</s>",))
+
+
+def test_a_published_template_of_qwen(load):
+    """The only one of a family that we have which comes with an installed package: that of Qwen2-Audio, which writes a
+    system message where there is none."""
+    package = Path(importlib.util.find_spec("transformers").origin).parent
+    source = ast.parse((package / "models/qwen2_audio/processing_qwen2_audio.py").read_text())  # imports in 15 s
+    functions = {node.name: node for node in ast.walk(source) if isinstance(node, ast.FunctionDef)}
+    template = ast.literal_eval(functions["default_chat_template"].body[-1].value)
+    messages = [USER, assistant("2"), {"role": "tool", "content": "2"}, {"role": "tool", "content": "two"}]
+    messages += [assistant("two, too"), AGAIN, assistant(" yes\n")]
+    check(load, template, messages, ["2<|im_end|>", "two, too<|im_end|>", " yes\n<|im_end|>"])
+    (encoded,) = load(template)[1].encode([Prompt(messages, "here")])
+    assert encoded.prompt.startswith("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n")
 
 
 def test_two_tool_messages_in_a_row_as_llama_writes_them(load):

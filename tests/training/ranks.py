@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -50,16 +52,33 @@ def train(
         return train_with_critic(directory, options, samples, **sharing)
     with trainer(directory, *options) as made:
         batch = shares(samples, made.dp_size, **sharing)[made.dp_rank]
-        return [trained(made, made.train(i, batch)) for i in range(rollouts)]
+        results = []
+        for i in range(rollouts):
+            made.prepare(i, batch)
+            scored = by_token(made)
+            results.append(trained(made, made.update(), scored))
+        return results
 
 
-def trained(made: Any, result: Any) -> Trained:
+def by_token(made: Any) -> list[tuple[int, float]]:
+    """Every response token of all ranks and its log-prob, sorted, so that it does not matter who had which. Those that
+    were not computed are not there. Collective."""
+    own = []
+    for batch in made.prepared.micro_batches if made.parallel.counts_tokens else []:
+        if batch.log_probs_R is not None:
+            own += zip(batch.targets_R.tolist(), batch.log_probs_R.tolist(), strict=True)
+    everyone: list[list[tuple[int, float]]] = [[]] * made.parallel.world_size
+    dist.all_gather_object(everyone, own)
+    return sorted(chain.from_iterable(everyone))
+
+
+def trained(made: Any, result: Any, log_probs: Sequence[tuple[int, float]] = ()) -> Trained:
     weights = {
         name: float(tensor.double().flatten().cpu() @ torch.arange(tensor.numel()).double().cos())
         for bucket in made.weights(50_000, across_pp=True)
         for name, tensor in bucket
     }
-    return Trained(result.rollout, result.steps, weights)
+    return Trained(result.rollout, result.steps, weights, list(log_probs))
 
 
 def train_all(cases: dict[Any, tuple[Any, ...]]) -> dict[Any, list[Trained]]:

@@ -40,6 +40,7 @@ class Trained:
     rollout: dict[str, float]
     steps: list[dict[str, float]]
     weights: dict[str, float]  # tensor -> its product with a fixed vector of cosines
+    log_probs: list[tuple[int, float]] = field(default_factory=list)  # token, from before the training; see by_token
 
 
 @dataclass

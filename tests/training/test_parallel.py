@@ -55,12 +55,10 @@ RECOMPUTE_ATTENTION = ("--recompute-granularity", "selective", "--recompute-modu
 RECOMPUTE_MOE = ("--recompute-granularity", "selective", "--recompute-modules", "moe")
 MTP = ("--enable-mtp-training",)
 ATTACHED = (*MTP, "--no-mtp-detach-heads")
-FAMILIES = (
-    "glm4 without biases",
-    "deepseek_v3",
-    "moonlight",
-)  # the gradient of a key's bias is noise: Adam blows it up
+FAMILIES = ("glm4 without biases", "glm4_moe without qk-norm", "deepseek_v3", "moonlight", "llama", "qwen2")
+FROZEN_BIASES = ("--freeze-params-name-list", "linear_qkv.bias")  # a key's has a gradient of noise, which Adam blows up
 STEPS = 2
+LOG_PROBS = (1e-5, 1e-4, 1e-4)  # of tokens, by rollout: Adam makes whole steps of gradients that are next to nothing
 DEADLINE = 400.0
 
 
@@ -151,6 +149,9 @@ LAYOUTS = {
     "MoE TP2 with SP, EP2, the engine's routing": routed(2, TP2 + SP + EP2 + ETP1),
     "MoE EP2, the engine's routing, a rank without any sample": routed(2, EP2, samples=1),
     "GLM-4 TP2 with SP": Layout(2, TP2 + SP, model="glm4 without biases"),
+    "GLM-4.5 EP2": Layout(2, EP2, model="glm4_moe without qk-norm"),
+    "Llama TP2 with SP": Layout(2, TP2 + SP, model="llama"),
+    "Qwen2 PP2": Layout(2, PP2, model="qwen2", shared=FROZEN_BIASES),
     "latent attention CP2": Layout(2, CP2, model="deepseek_v3"),
     "latent attention PP2": Layout(2, PP2, {"micro_batch_size": 3}, model="moonlight"),
     "multi-token prediction, two samples a row": Layout(1, model="multi-token", shared=MTP),
@@ -237,10 +238,17 @@ def comparable(metrics):
     }
 
 
+def furthest(ones, others):
+    """By how much the log-probs of a token differ at most."""
+    return max((abs(one - other) for (_, one), (_, other) in zip(ones, others, strict=True)), default=0.0)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_equals_one_process(name, alone, together):
     for rollout, (want, got) in enumerate(zip(alone[LAYOUTS[name].compared_with], together[name][0], strict=True)):
         assert comparable(got.rollout) == pytest.approx(comparable(want.rollout), abs=1e-5), f"rollout {rollout}"
+        assert [token for token, _ in got.log_probs] == [token for token, _ in want.log_probs], f"rollout {rollout}"
+        assert furthest(got.log_probs, want.log_probs) < LOG_PROBS[rollout], f"rollout {rollout}"
         for step, (want_step, got_step) in enumerate(zip(want.steps, got.steps, strict=True)):
             assert comparable(got_step) == pytest.approx(comparable(want_step), abs=1e-5, rel=1e-5), (
                 f"rollout {rollout}, step {step}"
