@@ -1,6 +1,6 @@
 """What only kernels of packages for GPUs, or NCCL, can do.
 
-Asked twice: before anything starts, of what this machine shows, and by each training rank, of the device that it has.
+Asked of --device cpu, and of what this machine shows, before anything starts; and by each training rank of its device.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib.util
 from collections.abc import Iterator
 
 from slime.config.config import Config
+from slime.config.critic import critic_config
 from slime.config.errors import Problem
 
 TRANSFORMER_ENGINE = "transformer_engine"
@@ -39,8 +40,15 @@ def lacking(config: Config, *, on_gpu: bool) -> Iterator[Problem]:
         yield Problem("--nccl-communicator-config-path", what, "leave it out")
 
 
+def lacking_to_run(config: Config, *, on_gpu: bool) -> Iterator[Problem]:
+    """The same of all that trains: options may hold for the policy or its critic alone."""
+    if not config.debug_rollout_only:
+        learners = [config.of_role("actor"), *([critic_config(config)] if config.has_critic else [])]
+        yield from dict.fromkeys(problem for learner in learners for problem in lacking(learner, on_gpu=on_gpu))
+
+
 def _lack(module: str, on_gpu: bool) -> str | None:
     package = module.replace("_", "-")
-    if importlib.util.find_spec(module) is None:
-        return f"the package {package} is not installed"
-    return None if on_gpu else f"{package} computes on GPUs alone"
+    if not on_gpu:
+        return f"{package} computes on GPUs alone"
+    return None if importlib.util.find_spec(module) else f"the package {package} is not installed"

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 from slime.config import group_rules, kernels, plan
 from slime.config.config import Config
-from slime.config.critic import critic_config
 from slime.config.engine_groups import served_models
 from slime.config.errors import Problem
 
@@ -94,14 +93,11 @@ def _devices(config: Config, unsound: set[str]) -> Iterator[Problem]:
 
 
 def _kernels(config: Config, unsound: set[str]) -> Iterator[Problem]:
-    """Those of training; the critic, which shares its ranks' devices and packages, may differ by its options."""
-    if config.debug_rollout_only or _joins_a_cluster() or {"device", "megatron_config_path"} & unsound:
-        return
-    on_gpu = config.device != "cpu" and num_gpus() > 0
-    if config.device == "cuda" and not on_gpu:  # which is said already
-        return
-    learners = [config.of_role("actor"), *([critic_config(config)] if config.has_critic else [])]
-    yield from dict.fromkeys(problem for one in learners for problem in kernels.lacking(one, on_gpu=on_gpu))
+    """What of --device cpu is in rules.py, and of --device cuda without a GPU is in _devices."""
+    gpus = num_gpus() > 0
+    is_said = config.device == "cpu" or (config.device == "cuda" and not gpus)
+    if not (is_said or _joins_a_cluster() or {"device", "megatron_config_path"} & unsound):
+        yield from kernels.lacking_to_run(config, on_gpu=gpus)
 
 
 def num_gpus() -> int:

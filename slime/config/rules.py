@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from slime.config import kernels
 from slime.config.config import Config
 from slime.config.errors import Problem
 
@@ -169,6 +170,12 @@ def _offloaded_optimizer_has_master_weights(c: Config) -> Iterator[Problem]:
     if c.megatron.get("optimizer_cpu_offload") and not c.bf16:
         what = "is for --bf16: Megatron has no such optimizer in float32"
         yield Problem("--optimizer-cpu-offload", what, "leave one out")
+
+
+@reads("device", "megatron_config_path", "debug_rollout_only", "advantage_estimator")
+def _a_cpu_has_no_kernels_of_gpus(c: Config) -> Iterator[Problem]:
+    if c.device == "cpu":
+        yield from kernels.lacking_to_run(c, on_gpu=False)
 
 
 @reads("load_debug_rollout_data_subsample", "load_debug_rollout_data")

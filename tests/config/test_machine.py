@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from slime.config import load, machine
+from slime.config import ConfigError, load, machine
 
 
 @pytest.fixture(autouse=True)
@@ -90,10 +90,10 @@ def test_what_records_memory_is_missed_before_the_start(monkeypatch):
 
 
 BY_KERNELS = {
-    "--transformer-impl transformer_engine": "--transformer-impl: transformer_engine: the package transformer-eng",
+    "--transformer-impl transformer_engine": "--transformer-impl: transformer_engine: transformer-engine computes",
     "--fp8-format hybrid": "--fp8-format: only the layers of Transformer Engine compute in fp8",
-    "--use-precision-aware-optimizer": "--use-precision-aware-optimizer: its Adam is Transformer Engine's",
-    "--moe-token-dispatcher-type flex --moe-enable-deepep": "--moe-token-dispatcher-type: flex: the package deep-ep is",
+    "--use-precision-aware-optimizer": "--use-precision-aware-optimizer: its Adam is Transformer Engine's: transf",
+    "--moe-token-dispatcher-type flex --moe-enable-deepep": "--moe-token-dispatcher-type: flex: deep-ep computes on",
     "--nccl-communicator-config-path nccl.yaml": "--nccl-communicator-config-path: the ranks talk by gloo",
 }
 
@@ -104,9 +104,12 @@ def test_what_only_kernels_of_gpu_machines_can_do_is_missed_before_the_start(wor
     (text,) = said(one)
     assert text.startswith(BY_KERNELS[words])
     assert said(f"{one} --debug-rollout-only --rollout-num-gpus 1") == []
+    with pytest.raises(ConfigError) as error:  # whatever the machine has
+        said(f"{one} --device cpu")
+    assert [str(problem).startswith(BY_KERNELS[words]) for problem in error.value.problems] == [True]
     has(monkeypatch, gpus=1)
-    assert len(said(one)) == ("flex" in words)  # no machine of ours has DeepEP
-    assert len(said(f"{one} --device cpu")) == 1
+    without = [text for text in said(one) if "the package deep-ep is not installed" in text]
+    assert said(one) == without and len(without) == ("flex" in words)
 
 
 def test_gpus_without_transformer_engine_need_the_other_layers(monkeypatch):

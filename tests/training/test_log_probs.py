@@ -117,7 +117,6 @@ def test_memory_of_logits(tmp_path):
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
     Qwen3ForCausalLM(Qwen3Config(vocab_size=LARGE_VOCABULARY, **sizes, **heads)).save_pretrained(tmp_path)
     ((at_once, in_chunks),) = run_ranks(memory_of_both_ways, 1, str(tmp_path))
-    print("COPIES", at_once, in_chunks)
     assert all(0.9 < copies < 1.6 for copies in at_once), at_once  # the logits and a few blocks: no second copy
     assert all(copies < 0.5 for copies in in_chunks), in_chunks
 

@@ -308,9 +308,9 @@ def test_refusals(model):
         "1 training ranks can't be divided into models of 2 ranks: --tensor-model-parallel-size 2"
         in said["too many ranks"]
     )
-    assert "transformer-engine is not installed" in said["Transformer Engine"]
+    assert "transformer-engine computes on GPUs alone" in said["Transformer Engine"]
     assert "only the layers of Transformer Engine compute in fp8" in said["fp8"]
-    assert "deep-ep is not installed" in said["DeepEP"]
+    assert "deep-ep computes on GPUs alone" in said["DeepEP"]
     assert "--nccl-communicator-config-path: the ranks talk by gloo" in said["NCCL"]
     assert "only memory of GPUs has a history; on a CPU use memray" in said["memory"]
     assert said["fine"] == ""
