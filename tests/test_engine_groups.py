@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,17 @@ from slime.data.recording import read_rollout
 from slime.rollout.types import flatten
 from slime.tiny import Tiny, make_tiny
 from tests.documented import documented_hooks
-from tests.test_end_to_end import DECOUPLED, column, train
+from tests.test_end_to_end import (
+    DECOUPLED,
+    RUN_S,
+    assert_nothing_left,
+    column,
+    driver,
+    is_engine,
+    marked,
+    train,
+    wait_for,
+)
 
 REWARD_MODEL = """\
 sglang:
@@ -60,13 +71,22 @@ def options(tiny: Tiny) -> list[str]:
 
 
 def test_a_reward_model_in_the_same_job(tiny, calls, tmp_path):
-    """Takes no turns with training, keeps its weights, and says the same of the same text from first to last."""
+    """Takes no turns with training, keeps its weights, and says the same of the same text from first to last, though
+    its engine is killed between: another takes its place."""
     groups = tmp_path / "groups.yaml"
     groups.write_text(REWARD_MODEL.format(tiny.reward_model))
     served = ["--sglang-config", str(groups), "--rm-model", "pleased", "--check-weight-update-equal"]
     dumped = ["--save-debug-rollout-data", str(tmp_path / "rollout-{rollout_id}")]
     loss = ["--loss-type", "custom_loss", "--custom-loss-function-path", "my_hooks.reinforce"]
-    train(tmp_path, *options(tiny), *served, *dumped, *loss)
+    with driver(tmp_path, *options(tiny), *served, *dumped, *loss, "--use-fault-tolerance") as process:
+        wait_for(tmp_path / "run" / "metrics.jsonl", '"rollout/step": 0', process)
+        (judge,) = [p for p in marked(tmp_path) if is_engine(p) and str(tiny.reward_model) in p.cmdline()]
+        judge.kill()
+        assert process.wait(RUN_S) == 0, (tmp_path / "output").read_text()
+        assert_nothing_left(tmp_path)
+    said = (tmp_path / "output").read_text()
+    assert re.search("warning: .* has ended, killed by SIGKILL; it is started again", said)
+    assert "serves again, with the weights of its own model" in said
     assert calls() == {"reinforce"} and len(column(tmp_path / "run", "train/pg_loss")) == 2
     assert len(column(tmp_path / "run", "rollout/raw_reward")) == 2
     assert max(column(tmp_path / "run", "train/train_rollout_logprob_abs_diff_max")) < 1e-4

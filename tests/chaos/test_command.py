@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from slime.chaos.__main__ import main
+from slime.chaos.__main__ import drawn, main
+from slime.config import from_command_line
 from slime.tiny import Tiny, make_tiny
 
 
@@ -40,6 +43,24 @@ def test_what_this_run_does_not_have_is_said_all_at_once(capsys, tiny):
     assert "--kill engine@40: the last of --num-rollout 40 rollouts is 39" in said
     assert "--kill critic@1: this run starts no critic" in said
     assert "driver" not in said
+
+
+def test_random_kills_are_those_of_the_seed_and_each_in_a_rollout_of_its_own(capsys, tiny):
+    options = [
+        "--config",
+        "configs/tiny-grpo.yaml",
+        "--hf-checkpoint",
+        str(tiny.model),
+        "--prompt-data",
+        str(tiny.train),
+    ]
+    options += ["--eval-prompt-data", "sort", str(tiny.heldout), "--cpu-slots", "4", "--num-rollout", "4"]
+    said = refusal(capsys, "--kill", "driver@1", "--random-kills", "3", *options)
+    assert "--random-kills 3: in rollouts of their own; give a --num-rollout 1 larger" in said
+    config = from_command_line(options)
+    kills = drawn(5, range(9), config, Random(3))
+    assert drawn(5, range(9), config, Random(3)) == kills != drawn(5, range(9), config, Random(4))
+    assert len({kill.rollout_id for kill in kills}) == 5
 
 
 def test_options_of_the_run_are_checked_as_train_does(capsys):
