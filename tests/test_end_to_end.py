@@ -162,17 +162,10 @@ def test_learns_one_step_ahead_on_devices_of_their_own(grpo, tmp_path):
     assert shortcomings(tmp_path / "run") == []
 
 
-def test_learns_while_generation_never_stops_even_if_it_is_killed(grpo, tmp_path):
-    """What is trained on is at most two updates old; each sample is trained on once, or dropped with a reason."""
-    saved = ["--save", str(tmp_path / "saved"), "--load", str(tmp_path / "saved"), "--allow-fresh-start"]
-    options = [*grpo, *DECOUPLED, "--max-weight-staleness", "2", "--over-sampling-batch-size", "24", *saved]
-    recorded = ["--save-debug-rollout-data", str(tmp_path / "recorded" / "{rollout_id}.jsonl")]
-    with driver(tmp_path, *options, *recorded, "--save-interval", "6") as process:
-        wait_for(tmp_path / "saved" / "latest_checkpointed_iteration.txt", "^11$", process)
-        process.kill()
-        process.wait()
-        assert_nothing_left(tmp_path)
-    train(tmp_path, *options, *recorded, "--save-interval", "18")
+def test_learns_while_generation_never_stops(grpo, tmp_path):
+    """What is trained on is at most two updates old. What becomes of such a run when it is killed: test_restarts.py."""
+    options = [*grpo, *DECOUPLED, "--max-weight-staleness", "2", "--over-sampling-batch-size", "24"]
+    train(tmp_path, *options, "--save-debug-rollout-data", str(tmp_path / "recorded" / "{rollout_id}.jsonl"))
     assert shortcomings(tmp_path / "run") == []
     assert 1 <= max(column(tmp_path / "run", "rollout/staleness/max")) <= 2
 
@@ -220,7 +213,7 @@ def test_mixture_of_experts_against_a_reference(grpo, tmp_path):
 
 
 def test_killed_driver_leaves_nothing(grpo, tmp_path):
-    """Colocated, so with weights in shared memory; where generation never stops, the driver is killed above."""
+    """Colocated, so with weights in shared memory."""
     with driver(tmp_path, *grpo) as process:
         wait_for(tmp_path / "run" / "metrics.jsonl", "train/loss", process)
         assert len(marked(tmp_path)) > 5

@@ -1,5 +1,5 @@
 """A run ends whole, however it ends, and nothing else does. Every test runs a real driver with a real Ray. Takes about
-50 s.
+75 s.
 """
 
 from __future__ import annotations
