@@ -42,12 +42,13 @@ PROMPT = 512  # tokens of a sample that are its prompt, where it has so many
 BYTES = 4
 TIMEOUT_S = 600.0
 WARM_UP = 3  # rounds: memory of the object store is slow when it is touched for the first time
-FINISHED_AT = "bench/finished_at"
+FINISHED_AT, CPU_BEFORE = "bench/finished_at", "bench/cpu_before"
 
 
 @dataclass(frozen=True)
 class BufferReport:
-    """Medians of the rounds. `ratio` is that of our GB/s to the bare object store's; `ledger_ms_per_step`: how long all
+    """Medians of the rounds. `ratio` is that of our GB/s to the bare object store's; `gb_per_cpu_s`: over what the
+    rollout actor computes meanwhile, which is the same on a busy machine; `ledger_ms_per_step`: how long all
     calls of one rollout for the ledger hold their callers up; `buffer_cpu_ms_per_step`: what the buffer's process
     computes in that time, to hand the samples out and to write down what becomes of them; `driver_mb_growth`: over
     these rounds."""
@@ -57,6 +58,7 @@ class BufferReport:
     gb_per_s: float
     samples_per_s: float
     seconds: float
+    gb_per_cpu_s: float
     bare_gb_per_s: float
     ratio: float
     driver_mb_growth: float
@@ -71,7 +73,7 @@ class BufferReport:
                 self.setup,
                 "",
                 f"hand-over             {self.gb_per_s:8.2f} GB/s    {self.samples_per_s:,.0f} samples/s,"
-                f" {self.seconds:.3f} s in all",
+                f" {self.seconds:.3f} s in all; {self.gb_per_cpu_s:.2f} GB a second of CPU",
                 f"object store alone    {self.bare_gb_per_s:8.2f} GB/s    ratio {self.ratio:.3f}",
                 f"memory of the driver  {self.driver_mb_growth:+8.1f} MB",
                 f"ledger                {self.ledger_ms_per_step:8.1f} ms      of callers' time a step,"
@@ -175,7 +177,7 @@ def finished_samples(
             sample.status = Status.COMPLETED
         data_source.finished(outcomes((sample, sample.reward) for sample in group))
     len(data_source)  # returns when all of this has been noted, as it would have been while samples were generated
-    return RolloutFnTrainOutput(groups, {FINISHED_AT: time.perf_counter()})
+    return RolloutFnTrainOutput(groups, {FINISHED_AT: time.perf_counter(), CPU_BEFORE: time.process_time()})
 
 
 class Reader:
@@ -207,6 +209,11 @@ class Putter:
         return start, [ray.put(array) for array in self.arrays]
 
 
+def cpu_of(actor: ray.actor.ActorHandle) -> float:
+    """Seconds that an actor's process has computed for so far."""
+    return wait(actor.__ray_call__.remote(lambda _: time.process_time()), "an actor to tell its time", TIMEOUT_S)
+
+
 class Ends:
     """Both ends of the hand-over, and the driver between them, which is this process."""
 
@@ -219,15 +226,16 @@ class Ends:
 
     def measure(self, args: argparse.Namespace) -> BufferReport:
         driver = psutil.Process()
-        seconds, ledger, computed = [], [], []
+        seconds, cpu_seconds, ledger, computed = [], [], [], []
         for rollout_id in range(WARM_UP + args.rounds):
             if rollout_id == WARM_UP:
                 before = driver.memory_info().rss
-            cpu = self.buffer_cpu()
-            taken, num_bytes, in_ledger = self.round(rollout_id, args)
+            before_round = cpu_of(self.buffer.actor)
+            taken, taken_of_cpu, num_bytes, in_ledger = self.round(rollout_id, args)
             seconds.append(taken)
+            cpu_seconds.append(taken_of_cpu)
             ledger.append(in_ledger)
-            computed.append(self.buffer_cpu() - cpu)
+            computed.append(cpu_of(self.buffer.actor) - before_round)
         growth = (driver.memory_info().rss - before) / 1e6
         a_step = median(ledger[WARM_UP:])
         bare = self.bare(num_bytes, args)
@@ -239,6 +247,7 @@ class Ends:
             gb_per_s=num_bytes / taken / 1e9,
             samples_per_s=args.samples / taken,
             seconds=taken,
+            gb_per_cpu_s=num_bytes / median(cpu_seconds[WARM_UP:]) / 1e9,
             bare_gb_per_s=num_bytes / bare / 1e9,
             ratio=bare / taken,
             driver_mb_growth=growth,
@@ -247,9 +256,10 @@ class Ends:
             buffer_cpu_ms_per_step=median(computed[WARM_UP:]) * 1e3,
         )
 
-    def round(self, rollout_id: int, args: argparse.Namespace) -> tuple[float, int, float]:
-        """Seconds, bytes, and seconds that the ledger took of its callers."""
+    def round(self, rollout_id: int, args: argparse.Namespace) -> tuple[float, float, int, float]:
+        """Seconds, those of the rollout actor's CPU, bytes, and seconds that the ledger took of its callers."""
         batches, metrics = wait(self.rollouts.generate(rollout_id), "a rollout", TIMEOUT_S)
+        cpu = cpu_of(self.rollouts.actor) - metrics[CPU_BEFORE]
         read = wait([reader.read.remote(batches) for reader in self.readers], "the readers", TIMEOUT_S)
         num_samples = sum(samples for _, samples, _ in read)
         if num_samples != args.samples:
@@ -257,12 +267,8 @@ class Ends:
         start = time.perf_counter()
         wait(self.buffer.trained(rollout_id), "the ledger", TIMEOUT_S)
         in_ledger = metrics["perf/ledger_time"] + time.perf_counter() - start
-        return max(at for at, _, _ in read) - metrics[FINISHED_AT], sum(size for _, _, size in read), in_ledger
-
-    def buffer_cpu(self) -> float:
-        """Seconds that the buffer's process has computed for so far."""
-        asked = self.buffer.actor.__ray_call__.remote(lambda buffer: time.process_time())
-        return wait(asked, "the data buffer", TIMEOUT_S)
+        seconds = max(at for at, _, _ in read) - metrics[FINISHED_AT]
+        return seconds, cpu, sum(size for _, _, size in read), in_ledger
 
     def bare(self, num_bytes: int, args: argparse.Namespace) -> float:
         """Seconds of the object store alone."""

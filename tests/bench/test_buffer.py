@@ -32,6 +32,6 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
 
 
 def test_the_table_says_whether_the_target_is_reached() -> None:
-    table = BufferReport("buffer", "a setup", 1.5, 1e4, 0.4, 2.0, 0.75, 0.1, 9.0, 2.2, 4.0).table()
+    table = BufferReport("buffer", "a setup", 1.5, 1e4, 0.4, 1.8, 2.0, 0.75, 0.1, 9.0, 2.2, 4.0).table()
     assert "9.0 ms      of callers' time a step, 2.2 us a sample: 2% of a step of 0.5 s" in table
     assert table.endswith("buffer: 1.50 GB/s (target 1 GB/s: reached)")

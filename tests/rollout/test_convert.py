@@ -14,8 +14,8 @@ from slime.algorithms.normalisation import sample_mean_weights
 from slime.config import Config
 from slime.data.batch import Batch
 from slime.data.sample import Sample, SampleError, Status
-from slime.rollout.convert import to_batches
-from slime.rollout.types import RolloutError, flatten
+from slime.rollout.convert import Scratch, to_batches
+from slime.rollout.types import RolloutError, flatten, number_groups
 from tests.rollout.samples import finished
 
 HOOKS = "tests.rollout.hooks"
@@ -52,6 +52,21 @@ def test_two_ranks_by_hand(make_config: Callable[..., Config]) -> None:
         assert [step.micro_batches for step in batch.steps] == [[[0]], [[1]]]
         assert [(step.num_samples, step.num_tokens, step.num_wholes) for step in batch.steps] == [(2, 2, 2), (2, 3, 2)]
         assert batch.train_metadata is None
+
+
+def test_memory_that_is_used_again_holds_the_same_until_the_next_batch(make_config: Callable[..., Config]) -> None:
+    """Of one rank after the other, and of one rollout after the other, shorter or longer."""
+    scratch, columns = Scratch(), ("tokens_T", "loss_mask_R", "rollout_log_probs_R")
+    places = set()
+    for length in (3, 40, 5):
+        samples = [finished(i, [3 + i] * length) for i in range(4)]
+        expected = convert(make_config(), samples, dp_size=2)
+        batches = to_batches(make_config(), samples, [0.0] * 4, [0.0] * 4, dp_size=2, scratch=scratch)
+        for batch, wanted in zip(batches, expected, strict=True):
+            for name in columns:
+                np.testing.assert_array_equal(getattr(batch, name), getattr(wanted, name))
+            places.add(batch.tokens_T.__array_interface__["data"][0])
+    assert len(places) == 2, "the first memory, and what was needed when samples were longer"
 
 
 def test_arrays_have_the_types_that_a_batch_promises(make_config: Callable[..., Config]) -> None:
@@ -145,6 +160,7 @@ def test_the_mean_over_samples_counts_each_once_however_it_is_divided(make_confi
 
 def test_groups_get_their_position_where_samples_name_none() -> None:
     groups = [[finished(0, [3], group=None)], [[finished(1, [4], group=None)], finished(2, [5], group=7)]]
+    number_groups(groups)
     assert [sample.group_index for sample in flatten(groups)] == [0, 1, 7]
 
 
