@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import torch
@@ -36,6 +37,13 @@ def die() -> None:
     os._exit(7)
 
 
+def patch_torch() -> tuple[bool, bool]:
+    """Whether the trainer was imported, and whether torch was patched before."""
+    before = "slime.training.trainer" in sys.modules, hasattr(torch, "patched_by_a_rank")
+    torch.patched_by_a_rank = True
+    return before
+
+
 def test_results_come_by_rank():
     assert run_ranks(gather_ranks, 2, 10) == [[10, 11], [10, 11]]
 
@@ -55,3 +63,11 @@ def test_a_hang_ends_at_the_deadline_with_stacks():
 def test_a_dead_rank_is_noticed():
     with pytest.raises(AssertionError, match="rank 0 of 1 died in die with exit code 7"):
         run_ranks(die, 1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU ranks are spawned")
+def test_ranks_find_the_trainer_imported_and_nothing_that_others_patched():
+    for _ in range(2):
+        assert run_ranks(patch_torch, 2) == [(True, False)] * 2
+    assert run_ranks(patch_torch, 1, spawned=True) == [(False, False)]
+    assert not hasattr(torch, "patched_by_a_rank")

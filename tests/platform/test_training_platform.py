@@ -38,7 +38,7 @@ def enabled_late():
 
 
 def test_megatron_must_not_be_imported_before():
-    ((message, type_name),) = run_ranks(enabled_late, 1)
+    ((message, type_name),) = run_ranks(enabled_late, 1, spawned=True)
     assert "before megatron is imported" in message
     assert type_name == "torch.FloatTensor"  # nothing was patched
 
