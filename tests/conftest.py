@@ -5,6 +5,8 @@ Whoever changes the engine's weights puts them back; nobody leaves it paused.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     xdist keeps to it with --no-loadscope-reorder; by itself it begins with the files of most tests.
     """
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For all that tests start. What they kill leaves files in it, which go with it; its path is short, for sockets."""
+    tmp_path_factory.getbasetemp()  # stays where it is
+    compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
+    with (
+        tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as directory,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled))
+        patch.setenv("TMPDIR", directory)
+        patch.setattr(tempfile, "tempdir", directory)
+        yield
 
 
 @pytest.fixture(scope="session")

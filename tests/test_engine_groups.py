@@ -12,7 +12,7 @@ from slime.data.recording import read_rollout
 from slime.rollout.types import flatten
 from slime.tiny import Tiny, make_tiny
 from tests.documented import documented_hooks
-from tests.test_end_to_end import (
+from tests.runs import (
     DECOUPLED,
     RUN_S,
     assert_nothing_left,

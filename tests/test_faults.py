@@ -17,8 +17,7 @@ import pytest
 
 from slime.data.history import History
 from slime.data.ledger_file import open_for_reading
-from slime.tiny import make_tiny
-from tests.test_end_to_end import (
+from tests.runs import (
     DECOUPLED,
     REPOSITORY,
     RUN_S,
@@ -28,6 +27,7 @@ from tests.test_end_to_end import (
     is_engine,
     is_router,
     marked,
+    of_no_knowledge,
     wait_for,
 )
 
@@ -37,12 +37,8 @@ END_S = 60.0  # a run that loses what it can't do without ends within this time
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    directory = tmp_path_factory.mktemp("sort")
-    tiny = make_tiny(directory / "tiny", "sort", num_train=40, num_heldout=8, num_demos=8)
-    (directory / "quick.yaml").write_text("eval-interval: null\neval-prompt-data: []\nrm-type: random\n")
     return [
-        *("--config", "configs/tiny-grpo.yaml", "--config", str(directory / "quick.yaml")),
-        *("--hf-checkpoint", str(tiny.model), "--prompt-data", str(tiny.train), "--actor-num-gpus-per-node", "1"),
+        *of_no_knowledge(tmp_path_factory.mktemp("sort")),
         *("--rollout-batch-size", str(PROMPTS), "--n-samples-per-prompt", str(SAMPLES), "--cpu-slots", "3"),
         *("--rollout-max-response-len", "32", "--num-steps-per-rollout", "1", "--check-weight-update-equal"),
     ]

@@ -24,8 +24,7 @@ from slime.data.recording import group_from, loads, read_rollout
 from slime.data.sample import Sample
 from slime.inference.server import EngineServer
 from slime.rollout.types import flatten
-from slime.tiny import make_tiny
-from tests.test_end_to_end import REPOSITORY, RUN_S
+from tests.runs import REPOSITORY, RUN_S, of_no_knowledge
 
 SEEDS = range(int(os.environ.get("SLIME_CHAOS_SEEDS", "1")))
 KILLS = int(os.environ.get("SLIME_CHAOS_KILLS", "2"))
@@ -35,13 +34,9 @@ MORE = ["--over-sampling-batch-size", str(2 * PROMPTS)]
 
 @pytest.fixture(scope="module")
 def options(engine: EngineServer, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    directory = tmp_path_factory.mktemp("sort")
-    tiny = make_tiny(directory / "tiny", "sort", num_train=40, num_heldout=8, num_demos=8)
-    (directory / "quick.yaml").write_text("eval-interval: null\neval-prompt-data: []\nrm-type: random\n")
     yield [
-        *("--config", "configs/tiny-grpo.yaml", "--config", str(directory / "quick.yaml")),
-        *("--hf-checkpoint", str(tiny_model), "--prompt-data", str(tiny.train), "--cpu-slots", "3"),
-        *("--no-colocate", "--actor-num-gpus-per-node", "1"),
+        *of_no_knowledge(tmp_path_factory.mktemp("sort"), tiny_model),
+        *("--cpu-slots", "3", "--no-colocate"),
         *("--rollout-external-engine-addrs", f"{engine.host}:{engine.port}"),
         *("--rollout-batch-size", str(PROMPTS), "--n-samples-per-prompt", str(SAMPLES)),
         *("--rollout-max-response-len", "32", "--num-steps-per-rollout", "1"),

@@ -15,8 +15,7 @@ from slime.data.ledger_file import open_for_reading
 from slime.data.recording import read_rollout
 from slime.data.sample import Sample
 from slime.observe import read_metrics
-from slime.tiny import make_tiny
-from tests.test_end_to_end import column, train
+from tests.runs import column, of_no_knowledge, train
 
 ROLLOUTS, PROMPTS, SAMPLES = 4, 4, 2
 STEP = ("train/loss", "train/grad_norm", "train/lr-pg_0", "train/step")
@@ -24,13 +23,9 @@ STEP = ("train/loss", "train/grad_norm", "train/lr-pg_0", "train/step")
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    directory = tmp_path_factory.mktemp("sort")
-    tiny = make_tiny(directory / "tiny", "sort", num_train=40, num_heldout=8, num_demos=8)
-    (directory / "quick.yaml").write_text("eval-interval: null\neval-prompt-data: []\nrm-type: random\n")
     return [
-        *("--config", "configs/tiny-grpo.yaml", "--config", str(directory / "quick.yaml")),
-        *("--hf-checkpoint", str(tiny.model), "--prompt-data", str(tiny.train)),
-        *("--actor-num-gpus-per-node", "1", "--rollout-batch-size", str(PROMPTS), "--rollout-max-response-len", "6"),
+        *of_no_knowledge(tmp_path_factory.mktemp("sort")),
+        *("--rollout-batch-size", str(PROMPTS), "--rollout-max-response-len", "6"),
         *("--n-samples-per-prompt", str(SAMPLES), "--num-steps-per-rollout", "2", "--lr-warmup-iters", "3"),
     ]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from slime.observe import read_metrics
-from tests.test_end_to_end import train
+from tests.runs import train
 
 STEPS = 3
 COMMON = [
