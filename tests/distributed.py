@@ -3,7 +3,7 @@
     results = run_ranks(function, 2, argument, deadline=60)
 
 Each rank is a new process with one thread and torch.distributed initialised; nothing that the function patches reaches
-the test process or a later rank. It is forked off a server that has imported the trainer, which takes 4 s of CPU, more
+the test process or a later rank. It is forked off a server that has imported the trainer, which takes 5 s of CPU, more
 than most functions run; where there is a GPU, which does not outlive a fork, it is spawned. The function has to be
 importable: defined at the top of a module under tests/.
 """
@@ -11,6 +11,7 @@ importable: defined at the top of a module under tests/.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import io
 import multiprocessing
 import os
@@ -28,7 +29,8 @@ import torch.distributed as dist
 
 START = 120.0  # seconds that the processes may take to start, on a busy machine
 GRACE = 3.0  # seconds between the first sign of an end and the last
-IMPORTED = ["slime.training.trainer", "pytest"]  # by the server: what ranks or the modules of their functions import
+# By the server: what ranks import, optimizers of torch at their first step, and the modules of the functions.
+IMPORTED = ["slime.training.trainer", "torch._dynamo", "pytest"]
 
 
 def run_ranks(
@@ -120,6 +122,7 @@ def _rank(
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.environ["LOCAL_RANK"] = str(rank)
     torch.set_num_threads(1)
+    gc.freeze()  # a million objects of imported modules, which each collection would look through in half a second
     timeout = timedelta(seconds=START + deadline)  # of one collective: the deadline below comes first, and says more
     with stack.open("w") as stack_file:
         try:
