@@ -2,56 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from slime.data.chat import Chat
 from slime.data.errors import DataError
-from slime.data.template import ChatTemplate
-from slime.data.tokenizer import Tokenizer
-from tests.data.checkpoints import (
-    CHATML,
-    FORCED_THINKING,
-    GLM,
-    HEADERS_ONLY,
-    INSTRUCT,
-    LLAMA,
-    MARKED,
-    PLAIN,
-    THINKING,
-    write_tokenizer,
-)
+from tests.data import templates
 
 USER, AGAIN = {"role": "user", "content": "the quick fox?"}, {"role": "user", "content": "sure?"}
 CALL = {"function": {"name": "add", "arguments": {"a": 1}}}
 RESULTS = [{"role": "tool", "content": "46"}, {"role": "tool", "content": "12"}]
-Load = Callable[..., tuple[Tokenizer, Chat]]
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    def make(template: str, *stops: str) -> tuple[Tokenizer, Chat]:
-        directory = write_tokenizer(tmp_path_factory.mktemp("checkpoint"), template, stops or ("<|im_end|>",))
-        tokenizer = Tokenizer.load(directory)
-        return tokenizer, Chat(tokenizer, ChatTemplate(tokenizer))
-
-    return make
+def load(made_of):
+    return partial(made_of, Chat)
 
 
 @pytest.mark.parametrize(
     ("template", "stops", "sampled"),
     [
-        (CHATML, ("<|im_end|>",), "a dog<|im_end|>"),
-        (CHATML, ("<|im_end|>",), "a dog"),  # cut at the limit: the turn is ended for it
-        (MARKED, ("<|im_end|>",), "a dog<|im_end|>"),
-        (LLAMA, ("<|eot_id|>",), "a dog<|eot_id|>"),
-        (INSTRUCT, ("</s>",), " a dog</s>"),
-        (HEADERS_ONLY, ("<|user|>",), "a dog<|user|>"),
+        (templates.CHATML, ("<|im_end|>",), "a dog<|im_end|>"),
+        (templates.CHATML, ("<|im_end|>",), "a dog"),  # cut at the limit: the turn is ended for it
+        (templates.MARKED, ("<|im_end|>",), "a dog<|im_end|>"),
+        (templates.LLAMA, ("<|eot_id|>",), "a dog<|eot_id|>"),
+        (templates.INSTRUCT, ("</s>",), " a dog</s>"),
+        (templates.HEADERS_ONLY, ("<|user|>",), "a dog<|user|>"),
     ],
 )
 def test_the_next_question_as_the_template_writes_it_after_all_that_was_said(load, template, stops, sampled) -> None:
-    tokenizer, chat = load(template, *stops)
+    tokenizer, chat = load(template, stops)
     (said,) = tokenizer.encode([sampled])
     tokens = chat.prompt([USER]) + said
     answer = {"role": "assistant", "content": "a dog"}
@@ -78,10 +59,10 @@ a=1
 
 @pytest.mark.parametrize(
     ("template", "stops", "sampled"),
-    [(THINKING, ("<|im_end|>",), QWEN_CALLS), (GLM, ("<|user|>", "<|observation|>"), GLM_CALLS)],
+    [(templates.THINKING, ("<|im_end|>",), QWEN_CALLS), (templates.GLM, ("<|user|>", "<|observation|>"), GLM_CALLS)],
 )
 def test_two_results_in_a_row_after_a_call(load, template, stops, sampled) -> None:
-    tokenizer, chat = load(template, *stops)
+    tokenizer, chat = load(template, stops)
     (said,) = tokenizer.encode([sampled])
     tokens = chat.prompt([USER]) + said
     asked = {"role": "assistant", "content": "Hm.", "tool_calls": [CALL]}
@@ -90,7 +71,7 @@ def test_two_results_in_a_row_after_a_call(load, template, stops, sampled) -> No
 
 
 def test_thinking_that_the_template_would_take_out_stays_and_is_told(load) -> None:
-    tokenizer, chat = load(THINKING)
+    tokenizer, chat = load(templates.THINKING)
     prompt = chat.prompt([USER])
     (said,) = tokenizer.encode(["<think>\nwords\n</think>\n\na dog<|im_end|>"])
     answer = {"role": "assistant", "content": "<think>\nwords\n</think>\n\na dog"}
@@ -101,7 +82,7 @@ def test_thinking_that_the_template_would_take_out_stays_and_is_told(load) -> No
 
 
 def test_words_that_were_sampled_in_other_tokens_stay_and_are_told(load) -> None:
-    tokenizer, chat = load(CHATML)
+    tokenizer, chat = load(templates.CHATML)
     prompt = chat.prompt([USER])
     (dog,), (letters,) = tokenizer.encode(["brown"]), [[i for c in "brown" for i in tokenizer.encode([c])[0]]]
     assert len(dog) < len(letters)
@@ -109,7 +90,7 @@ def test_words_that_were_sampled_in_other_tokens_stay_and_are_told(load) -> None
 
 
 def test_thinking_that_the_prompt_opened_is_drift_where_earlier_turns_are_shown_without(load) -> None:
-    tokenizer, chat = load(FORCED_THINKING)
+    tokenizer, chat = load(templates.FORCED_THINKING)
     prompt = chat.prompt([USER])
     (said,) = tokenizer.encode(["words</think>a dog<|im_end|>"])
     drift = chat.drift(prompt + said, [USER, {"role": "assistant", "content": "<think>\nwords</think>a dog"}])
@@ -117,6 +98,6 @@ def test_thinking_that_the_prompt_opened_is_drift_where_earlier_turns_are_shown_
 
 
 def test_a_template_that_does_not_show_the_end_of_a_turn(load) -> None:
-    _, chat = load(PLAIN, "</s>")
+    _, chat = load(templates.PLAIN, ("</s>",))
     with pytest.raises(DataError, match="does not show where a turn of the assistant ends"):
         chat.after([1], {"role": "assistant", "content": "a dog"}, [AGAIN])

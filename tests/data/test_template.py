@@ -16,7 +16,8 @@ from slime.data.prompts import Prompt
 from slime.data.template import ChatTemplate, take_spans
 from slime.data.tokenizer import Tokenizer
 from slime.tiny import write_checkpoint
-from tests.data.checkpoints import CHATML, FORCED_THINKING, INSTRUCT, LINES, MARKED, THINKING, write_tokenizer
+from tests.data import templates
+from tests.data.checkpoints import write_tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "a < b & 'ü'", "parameters": {}}}]
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": [2, "<é>"]}}}
@@ -35,7 +36,12 @@ CONVERSATIONS = [
 ]
 
 
-TEMPLATES = {"chatml": CHATML, "thinking": THINKING, "forced thinking": FORCED_THINKING, "lines": LINES}
+TEMPLATES = {
+    "chatml": templates.CHATML,
+    "thinking": templates.THINKING,
+    "forced thinking": templates.FORCED_THINKING,
+    "lines": templates.LINES,
+}
 
 
 @pytest.fixture(scope="module", params=["tiny", *TEMPLATES])
@@ -88,7 +94,7 @@ def test_stop_tokens_and_named_tokens_are_those_of_the_checkpoint(theirs, ours):
 def test_marked_spans_give_the_mask_of_transformers(tmp_path):
     from transformers import AutoTokenizer
 
-    directory = write_tokenizer(tmp_path, MARKED)
+    directory = write_tokenizer(tmp_path, templates.MARKED)
     theirs, ours = AutoTokenizer.from_pretrained(directory), Tokenizer.load(directory)
     messages = [
         {"role": "user", "content": "a"},
@@ -112,7 +118,7 @@ def test_take_spans():
 
 
 def test_what_a_template_says_against_messages_names_the_line(tmp_path):
-    tokenizer = Tokenizer.load(write_tokenizer(tmp_path, INSTRUCT, ("</s>",)))
+    tokenizer = Tokenizer.load(write_tokenizer(tmp_path, templates.INSTRUCT, ("</s>",)))
     prompt = Prompt([{"role": "tool", "content": "x"}], "data.jsonl:7")
     with pytest.raises(
         DataError, match=r"data.jsonl:7: the chat template refuses.*only users and assistants speak here, not tool"
@@ -150,7 +156,7 @@ def test_named_templates_in_tokenizer_config(tmp_path):
 
 
 def test_responses_lose_the_token_that_ended_them_and_nothing_else(tmp_path):
-    tokenizer = Tokenizer.load(write_tokenizer(tmp_path, CHATML, ("<|im_end|>", "</s>")))
+    tokenizer = Tokenizer.load(write_tokenizer(tmp_path, templates.CHATML, ("<|im_end|>", "</s>")))
     texts = ["<think>a</think>b<|im_end|>", "b</s>", "b<|im_end|><|im_end|>", "<|im_end|>b", "b<s>", ""]
     ids = tokenizer.encode(texts)
     assert tokenizer.decode_responses(ids) == ["<think>a</think>b", "b", "b<|im_end|>", "<|im_end|>b", "b<s>", ""]
@@ -167,7 +173,7 @@ def test_responses_lose_the_token_that_ended_them_and_nothing_else(tmp_path):
     ],
 )
 def test_a_broken_tokenizer_names_the_file(tmp_path, file, content, message):
-    directory = write_tokenizer(tmp_path, CHATML)
+    directory = write_tokenizer(tmp_path, templates.CHATML)
     (directory / file).write_text(content)
     with pytest.raises(DataError, match=message):
         Tokenizer.load(directory)
