@@ -308,7 +308,7 @@ IMPORTS = {
     "driver": "import ray, transformers, pyarrow.parquet, aiohttp, slime.config",
     "training": f"import torch, slime.platform.megatron_cpu as m; torch.cuda.is_available() or m.enable(); {_TRAINING}",
     "engine": "import slime.inference.launch, sglang.srt.entrypoints.http_server",
-    "router": "import sglang_router.launch_router",
+    "router": "import slime.inference.launch_router",
 }
 
 

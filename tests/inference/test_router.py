@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,12 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
 
 def urls(router: Router | ExternalRouter) -> list[str]:
     return [worker["url"] for worker in router.workers()]
+
+
+def test_a_router_imports_neither_torch_nor_sglang() -> None:
+    """Which would take it longer than all else at its start."""
+    code = "import sys, slime.inference.launch_router; print({'torch', 'sglang'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "set()\n"
 
 
 def test_the_router_knows_its_engine(router: Router, engine: EngineServer) -> None:
