@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """For all that tests start. What they kill leaves files in it, which go with it; its path is short, for sockets."""
-    tmp_path_factory.getbasetemp()  # stays where it is
+    tmp_path_factory.getbasetemp(), get_temp_dir()  # are to stay when it goes
     compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
     with (
         tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as directory,

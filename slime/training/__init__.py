@@ -5,6 +5,7 @@ with GPUs, hide them: CUDA_VISIBLE_DEVICES=''.
 """
 
 import logging
+import sys
 import warnings
 
 import torch
@@ -15,6 +16,13 @@ if not torch.cuda.is_available():
     megatron_cpu.enable()
     # It says in ten ways that Apex and Transformer Engine are missing, which a CPU has no use for.
     warnings.filterwarnings("ignore", module=r"megatron\.")
+# Its timers import wandb where it is installed, which nobody here has them write to: a tenth of the start of a rank.
+if "wandb" not in sys.modules:
+    sys.modules["wandb"] = None
+    try:
+        import megatron.core.timers  # noqa: F401
+    finally:
+        del sys.modules["wandb"]
 # Each save and load has it told that ShardedTensor, which Megatron's format is made of, will be replaced.
 warnings.filterwarnings("ignore", module=r"torch\.distributed\.checkpoint\.")
 # These advise the authors of a trainer, at each start, and not those who run it: to build models of another class, to

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 import torch
 
@@ -24,9 +27,6 @@ def test_cuda_without_a_gpu(monkeypatch):
 
 
 def enabled_late():
-    import sys
-    import types
-
     from slime.platform import megatron_cpu
 
     sys.modules["megatron.core"] = types.ModuleType("megatron.core")
@@ -57,6 +57,7 @@ def what_is_patched():
         "device": torch.tensor([1], device="cuda").device.type,
         "elsewhere": torch.zeros(1, device="meta").device.type,
         "available": torch.cuda.is_available(),
+        "wandb": "wandb" in sys.modules,
     }
 
 
@@ -70,6 +71,7 @@ def test_what_megatron_sees_on_a_cpu():
         "device": "cpu",
         "elsewhere": "meta",
         "available": False,
+        "wandb": False,
     }
 
 
