@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,13 @@ START = 120.0  # seconds that the processes may take to start, on a busy machine
 GRACE = 3.0  # seconds between the first sign of an end and the last
 # By the server: what ranks import, optimizers of torch at their first step, and the modules of the functions.
 IMPORTED = ["slime.training.trainer", "torch._dynamo", "pytest"]
+
+
+def processes(spawned: bool = torch.cuda.is_available()) -> BaseContext:
+    """What starts them, from a server that has imported the trainer unless they are to be spawned."""
+    context = multiprocessing.get_context("spawn" if spawned else "forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
 
 
 def run_ranks(
@@ -47,10 +55,9 @@ def run_ranks(
     seconds, with the stack of each that was still running. No process outlives the call. With the backend nccl each
     rank has the GPU of its number. Ranks that are `spawned` have nothing imported.
     """
-    context = multiprocessing.get_context("spawn" if spawned else "forkserver")
-    context.set_forkserver_preload(IMPORTED)
+    context = processes(spawned)
     latest_end = time.monotonic() + START + deadline + GRACE
-    processes = []
+    started = []
     ranks: dict[Connection, int] = {}
     results: dict[int, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -60,8 +67,8 @@ def run_ranks(
                 stacks[rank].touch()
                 ours, theirs = context.Pipe(duplex=False)
                 where = (theirs, f"file://{scratch}/store", stacks[rank], rank, world_size, deadline, backend)
-                processes.append(context.Process(target=_rank, args=(*where, function, arguments), daemon=True))
-                processes[rank].start()
+                started.append(context.Process(target=_rank, args=(*where, function, arguments), daemon=True))
+                started[rank].start()
                 theirs.close()  # so that the pipe ends with the process
                 ranks[ours] = rank
             while ranks:
@@ -72,12 +79,12 @@ def run_ranks(
                     try:
                         report = connection.recv_bytes()
                     except EOFError:
-                        raise AssertionError(_obituary(function, rank, deadline, processes, stacks)) from None
+                        raise AssertionError(_obituary(function, rank, deadline, started, stacks)) from None
                     ok, value = _unpacked(report)
                     assert ok, f"rank {rank} of {world_size} failed in {function.__name__}:\n{value}"
                     results[rank] = value
         finally:
-            for process in processes:
+            for process in started:
                 process.join(GRACE if len(results) == world_size else 0.0)
                 process.kill()
                 process.join()

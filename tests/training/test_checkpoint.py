@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from slime.config import checkpoint_dir
 from slime.tiny import write_checkpoint
-from tests.distributed import run_ranks
+from tests.distributed import processes, run_ranks
 from tests.training.checkpoint_ranks import (
     kept,
     load_at,
@@ -27,8 +23,8 @@ from tests.training.checkpoint_ranks import (
     too_large,
     twice,
 )
+from tests.training.saving import save_for_ever
 
-ROOT = Path(__file__).parents[2]
 DECAY = ["--lr-warmup-iters", "3", "--lr-decay-style", "cosine", "--lr-decay-iters", "12"]
 TP2 = ["--tensor-model-parallel-size", "2"]
 PP2 = ["--pipeline-model-parallel-size", "2"]
@@ -197,25 +193,21 @@ def test_killed_at_any_moment_a_save_leaves_the_last_good_one(model, tmp_path):
     rng = random.Random(0)
     latest = -1
     for _ in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.training.saving", model, str(tmp_path)],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        ours, theirs = processes().Pipe(duplex=False)
+        process = processes().Process(target=save_for_ever, args=(model, str(tmp_path), theirs), daemon=True)
+        process.start()
+        theirs.close()
         try:
-            assert process.stdout.readline().strip() == str(latest)
+            assert ours.poll(120) and ours.recv() == latest
             deadline = time.monotonic() + 60
             while checkpoint_dir.rollouts(tmp_path)[-1:] in ([], [latest]):
-                assert process.poll() is None and time.monotonic() < deadline
+                assert process.is_alive() and time.monotonic() < deadline
                 time.sleep(0.01)
             time.sleep(rng.random() / 4)
         finally:
             process.kill()
-            process.wait()
-            process.stdout.close()
+            process.join()
+            ours.close()
         found = checkpoint_dir.find(tmp_path)
         assert (found / ".metadata").stat().st_size
         newest = json.loads((found / "state.json").read_text())["progress"]["rollout_id"]
