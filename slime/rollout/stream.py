@@ -148,8 +148,9 @@ class Stream:
         run that goes on with it would mask all of its tokens."""
         if self.job.args.mask_offpolicy_in_partial_rollout:
             return []
-        done = [order.task for order in self.orders.under_way if order.task.done() and not order.task.exception()]
-        return [group for _, group in [*self.passed, *self.judged]] + [task.result() for task in done]
+        done = [order.task for order in self.orders.under_way if order.task.done()]
+        sound = [task.result() for task in done if not task.cancelled() and task.exception() is None]
+        return [group for _, group in [*self.passed, *self.judged]] + sound
 
     async def close(self) -> None:
         """Ends what is under way; it stays what it is in the ledger."""
