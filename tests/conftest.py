@@ -59,8 +59,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    """A running engine with the weights of `tiny_model`."""
-    with EngineServer(tiny_model, log_path=tmp_path_factory.mktemp("engine") / "engine.log") as server:
+    """A running engine with the weights of `tiny_model`, and its tokenizer, for stop texts."""
+    log_path, options = tmp_path_factory.mktemp("engine") / "engine.log", {"skip_tokenizer_init": False}
+    with EngineServer(tiny_model, log_path=log_path, options=options) as server:
         server.wait_ready(START_TIMEOUT_S)
         yield server
 

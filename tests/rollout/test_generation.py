@@ -84,6 +84,19 @@ def test_a_stop_token_ends_a_response(make_config: MakeConfig, open_generator: O
         assert (sample.response_length, sample.response, sample.status) == (1, "", Status.COMPLETED)
 
 
+def test_a_stop_text_ends_a_response_and_stays_in_it(make_config: MakeConfig, open_generator: Open) -> None:
+    """The engine looks for it in the text; of 64 tokens ten are digits, so of 64 that are sampled one surely is."""
+    output = roll(open_generator(make_config("--rollout-stop", *"0123456789")))
+    samples = flatten(output.samples)
+    stopped = [sample for sample in samples if any(map(str.isdigit, sample.response))]
+    assert stopped
+    for sample in stopped:
+        assert sample.status is Status.COMPLETED and sample.response[-1].isdigit()
+        assert not any(map(str.isdigit, sample.response[:-1]))
+        sample.check()
+    assert all(sample.rollout_log_probs and sample.response_length <= 8 for sample in samples)
+
+
 def test_prompts_that_differ_within_a_group(make_config: MakeConfig, open_generator: Open) -> None:
     group = [Sample(group_index=0, index=i, prompt=prompt, label="") for i, prompt in enumerate(["sort 1", "sort 22"])]
     roll(open_generator(make_config(rollout_batch_size=1)), Groups(group))
@@ -226,7 +239,7 @@ class TestRewards:
         assert [sample.remove_sample for sample in samples] == [False] * 2 + [True] * 2 + [False] * 4
         for sample in samples[2:4]:
             assert sample.reward == 0.0 and sample.metadata["reward_retries"] == 1
-            assert sample.metadata["reward_failure"].startswith(f"{sample.name}: {HOOKS}.raises_for_group_one raised")
+            assert sample.metadata["reward_failure"].startswith(f"{HOOKS}.raises_for_group_one raised")
         metrics = rollout_metrics(samples, [0.0] * 8, seconds=1, num_gpus=1)
         assert (metrics["rollout/reward_failures"], metrics["rollout/reward_retries"]) == (2, 2)
 
