@@ -11,6 +11,7 @@ import ipaddress
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from slime.cluster import placement
 from slime.cluster.buffer import ANSWER_S, Buffer
 from slime.cluster.critics import Critics
 from slime.cluster.engines import Engines
+from slime.cluster.progress import Progress
 from slime.cluster.pulse import Pulse
 from slime.cluster.recovery import Recovery
 from slime.cluster.rollouts import Evaluated, Made, Rollouts
@@ -133,11 +135,12 @@ class Job:
         self.recovery.look()
         return [*self.recovery.watched, *self.pulse.beat()]
 
-    def _wait_for_inference(self, ref: ray.ObjectRef, what: str) -> Any:
+    def _wait_for_inference(self, ref: ray.ObjectRef, what: str, look: Callable[[], None] = lambda: None) -> Any:
         """While training has nothing to do, so that engines which come back can get its weights."""
 
         def watch() -> list[ray.ObjectRef]:
             self.turns.heal()
+            look()
             return self._watch()
 
         return wait(ref, what, self.config.sglang_router_request_timeout_secs + GRACE_S, watch)
@@ -150,7 +153,7 @@ class Job:
         return self.rollouts.generate(rollout_id, self.turns.version)
 
     def wait_rollout(self, ref: ray.ObjectRef) -> Made:
-        batches, metrics = self._wait_for_inference(ref, "the rollout")
+        batches, metrics = self._wait_for_inference(ref, "the rollout", Progress(self.rollouts, self.console).look)
         return batches, metrics | self.recovery.rollout_is_over()
 
     def train(self, rollout_id: int, batches: list[ray.ObjectRef]) -> Trained:

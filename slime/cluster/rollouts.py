@@ -89,6 +89,10 @@ class RolloutActor:
             self.buffer.save(rollout_id, self.producer.finished())
         return batches, metrics
 
+    @ray.method(concurrency_group="progress")
+    def progress(self) -> str:
+        return self.producer.progress()
+
     @ray.method(concurrency_group="evaluation")
     def evaluate(self, rollout_id: int) -> Evaluated:
         """Metrics of the held-out sets, and the samples of each."""
@@ -119,7 +123,12 @@ class Rollouts:
         logs: Path,
         token: str | None,
     ) -> None:
-        threads = {"evaluation": 1, "watch": max(1, len(models)), "recovery": 1}  # besides the one for rollouts
+        threads = {
+            "evaluation": 1,
+            "watch": max(1, len(models)),
+            "recovery": 1,
+            "progress": 1,
+        }  # besides the one for rollouts
         actor = ray.remote(concurrency_groups=threads)(RolloutActor).options(name="rollout", num_cpus=0)
         self.actor = actor.remote(config, models, buffer, dp_size, logs, token)
         # The models whose routers are ours to keep alive.
@@ -143,6 +152,9 @@ class Rollouts:
 
     def generate(self, rollout_id: int, weight_version: int = 0) -> ray.ObjectRef:
         return self.actor.generate.remote(rollout_id, weight_version)
+
+    def progress(self) -> ray.ObjectRef:
+        return self.actor.progress.remote()
 
     def evaluate(self, rollout_id: int) -> ray.ObjectRef:
         return self.actor.evaluate.remote(rollout_id)

@@ -52,6 +52,12 @@ class Console:
         """Used as `with console.phase("starting 1 engine"):`, shows how long it takes. A `brief` one leaves no line."""
         return Phase(self, clean(text), brief)
 
+    def note(self, text: str) -> None:
+        """Says how far the innermost phase is, if there is one."""
+        with self._lock:
+            if self._phases:
+                self._phases[-1].note(text)
+
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """The line of a step. `metrics` are those of rollout, time and training in one, named as in docs/metrics.md."""
         with self._lock:

@@ -43,6 +43,9 @@ class Collector:
             await self.orders.cancel()
         return self.orders.collected(self.passed)
 
+    def progress(self) -> str:
+        return self.orders.progress(len(self.passed), self.size)
+
     async def _ask(self) -> None:
         """Asks the source for as many further groups as could fill the batch, if all of them passed."""
         while len(self.passed) + len(self.orders) < self.size:

@@ -29,7 +29,8 @@ def generate_rollout(
     journal = data_source if isinstance(data_source, Journal) else None
     job = Job(args, Sampling.for_rollout(args), rollout_id, journal=journal)
     if args.max_weight_staleness is None:
-        collected = generator.run(Collector(generator, job, data_source).collect())
+        generator.collector = Collector(generator, job, data_source)
+        collected = generator.run(generator.collector.collect())
     else:
         generator.stream = generator.stream or Stream(generator, job, data_source)
         collected = generator.run(generator.stream.take(rollout_id, generator.weight_version))

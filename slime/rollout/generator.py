@@ -38,6 +38,7 @@ from slime.rollout.scores import record
 from slime.rollout.types import Group, RolloutError, flatten
 
 if TYPE_CHECKING:
+    from slime.rollout.collect import Collector
     from slime.rollout.stream import Stream
 
 T = TypeVar("T")
@@ -71,10 +72,11 @@ class Generator:
     event loop, in which users' asynchronous functions run. Rollout functions find it as `Generator.current()`.
 
     `weight_version` is that of the weights which the engines have, as the driver says; `stream` what is generated while
-    nobody waits for it."""
+    nobody waits for it, `collector` what collects the batch, or the last one."""
 
     weight_version = 0
     stream: Stream | None = None
+    collector: Collector | None = None
     _current: ClassVar[Generator | None] = None
 
     def __init__(self, config: Config, token: str | None = None, engines: Sequence[EngineControl] = ()) -> None:
@@ -131,6 +133,11 @@ class Generator:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine in the generator's event loop and waits for it."""
         return self._loop.run(coroutine)
+
+    def progress(self) -> str:
+        """How far the batch is that is collected; see Producer."""
+        collecting = self.stream or self.collector
+        return "" if collecting is None else collecting.progress()
 
     def finished(self) -> list[Group]:
         """Groups that are generated and graded, and in no batch yet."""

@@ -92,6 +92,11 @@ class Orders:
             self._asked += 1
         return bool(groups)
 
+    def progress(self, passed: int, size: int) -> str:
+        """Of a batch of `size` groups, for a person. From any thread."""
+        dropped = f", {len(self.refused)} dropped by the filter" if self.refused else ""
+        return f"{passed} of {size} groups{dropped}"
+
     async def wait(self, until: str, timeout: float | None = None) -> None:
         await asyncio.wait([order.task for order in self.under_way], return_when=until, timeout=timeout)
 

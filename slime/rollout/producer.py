@@ -113,6 +113,10 @@ class Producer:
         batch = zip(samples, map(float, raw_N), strict=True)
         return self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
 
+    def progress(self) -> str:
+        """How far the rollout is that is being made, for a person; "" where that is not known. From any thread."""
+        return "" if self._generator is None else self._generator.progress()
+
     def finished(self) -> list[Group]:
         """Groups that are generated and graded, and in no rollout yet."""
         return [] if self._generator is None else self._generator.finished()

@@ -62,6 +62,9 @@ class Stream:
         self.stale, self.counts = [], Counter()
         return collected
 
+    def progress(self) -> str:
+        return self.orders.progress(len(self.passed), self.bound.batch_size)
+
     async def _is_there(self, rollout_id: int, version: int) -> bool:
         """Whether there is a whole batch, without what is too old, and nothing to wait for that would become so."""
         passed, self.passed = self.passed, []

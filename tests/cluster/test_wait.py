@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import ray
 
+from slime.cluster import progress
 from slime.cluster.pulse import Pulse
 from slime.cluster.wait import ActorFailed, Stalled, wait
+from slime.observe import Console
 
 
 @ray.remote(num_cpus=0)
@@ -110,3 +112,32 @@ def test_whoever_dies_idle_ends_a_wait_for_others(session, workers):
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ActorFailed, match=rf"^rank 0 \(pid {pid} on 127.0.0.1\) failed .* a rollout: its process died"):
         wait(workers[1].sleep.remote(600), "a rollout", 60, pulse.beat)
+
+
+class Screen(Console):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_rollout_that_takes_long_is_asked_how_far_it_is(session, workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once; then again and again; and a dead actor is left to whoever waits for it."""
+    monkeypatch.setattr(progress, "EVERY_S", 0.2)
+    asked: list[Any] = []
+
+    def ask() -> Any:
+        asked.append(workers[0].sleep.remote(0) if len(asked) < 2 else workers[0].die.remote(0))
+        return asked[-1]
+
+    screen = Screen()
+    look = progress.Progress(SimpleNamespace(progress=ask), screen).look  # type: ignore[arg-type]
+    look()
+    assert not asked
+    deadline = time.monotonic() + 30
+    while len(asked) < 4 and time.monotonic() < deadline:
+        look()
+        time.sleep(0.02)
+    assert len(asked) == 4 and screen.notes == ["slept", "slept"]

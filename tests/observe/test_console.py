@@ -212,6 +212,14 @@ def test_log_has_whole_plain_lines(log):
     assert "rollout 0" not in log.text
 
 
+def test_a_note_is_of_the_innermost_phase(log):
+    told = Console(log)
+    told.note("of none")
+    with told.phase("step") as step, told.phase("waiting for rollout 3") as waiting:
+        told.note("41 of 64 groups")
+        assert waiting.status().endswith("  41 of 64 groups") and "groups" not in step.status()
+
+
 def test_phase_that_lasts_says_now_and_then_in_a_log_that_it_goes_on(log, monkeypatch):
     monkeypatch.setattr(console, "SAY_EVERY_S", 0.05)
     with Console(log).phase("starting 1 engine") as phase:

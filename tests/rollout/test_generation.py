@@ -343,6 +343,7 @@ def test_from_prompts_to_batches(make_config: MakeConfig, at_router: Open, route
     config = at_router(config)
     with Producer(config, open_source(config), router.token) as producer:
         (first, _), metrics = producer.rollout(0, dp_size=2)
+        assert producer.progress() == "4 of 4 groups"
         (second, _), _ = producer.rollout(1, dp_size=2)
     assert first.group_ids_N.tolist() == [0, 1, 2, 3]
     assert second.group_ids_N.tolist() == [4, 5, 6, 7]
