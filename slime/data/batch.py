@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from slime.data.sample import SampleError
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -53,3 +55,23 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.total_lengths_N)
+
+    def check(self, vocab_size: int) -> None:
+        """Raises SampleError, naming the first sample, for a token that the model does not have, and for a log-prob or
+        a mask that is no finite number: further on nobody could say whose it was."""
+        strange_T = (self.tokens_T < 0) | (self.tokens_T >= vocab_size)
+        if strange_T.any():
+            at = int(strange_T.argmax())
+            whose = self._name(self.total_lengths_N, at)
+            raise SampleError(f"{whose}: token {self.tokens_T[at]} is none of the model's, 0 to {vocab_size - 1}")
+        for name in ("loss_mask_R", "rollout_log_probs_R", "teacher_log_probs_R"):
+            values_R = getattr(self, name)
+            if values_R is not None and not (finite_R := np.isfinite(values_R)).all():
+                at = int(finite_R.argmin())
+                whose = self._name(self.response_lengths_N, at)
+                raise SampleError(f"{whose}: {name.removesuffix('_R')} holds {values_R[at]}, no finite number")
+
+    def _name(self, lengths_N: np.ndarray, position: int) -> str:
+        """Of the sample that has this position where all are concatenated."""
+        at = int(np.searchsorted(np.cumsum(lengths_N), position, side="right"))
+        return f"sample {self.sample_ids_N[at]} (group {self.group_ids_N[at]})"

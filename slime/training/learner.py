@@ -81,6 +81,7 @@ class Learner:
         frozen: Mapping[str, Path | Saved],
     ) -> None:
         self.config = config
+        self.vocab_size = family.config["vocab_size"]
         if config.megatron.get("deterministic_mode"):
             make_deterministic()
         self.parallel = start(config, rank, world_size, master_addr, master_port)
@@ -145,6 +146,7 @@ class Learner:
 
     def pack(self, batch: Batch) -> list[list[MicroBatch]]:
         """The rows of this rank on its device, by step."""
+        batch.check(self.vocab_size)
         packer = self.packer(batch)
         return [[packer.pack(samples, step) for samples in step.micro_batches] for step in batch.steps]
 
