@@ -46,6 +46,7 @@ class Worker:
 @pytest.fixture
 def workers(session) -> Iterator[list[Any]]:
     actors = [Worker.options(name=f"rank {i}").remote() for i in (0, 1)]
+    ray.get([actor.pid.remote() for actor in actors], timeout=60)  # who starts late fails late
     yield actors
     for actor in actors:
         ray.kill(actor)
