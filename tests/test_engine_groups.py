@@ -78,7 +78,8 @@ def test_a_reward_model_in_the_same_job(tiny, calls, tmp_path):
     served = ["--sglang-config", str(groups), "--rm-model", "pleased", "--check-weight-update-equal"]
     dumped = ["--save-debug-rollout-data", str(tmp_path / "rollout-{rollout_id}")]
     loss = ["--loss-type", "custom_loss", "--custom-loss-function-path", "my_hooks.reinforce"]
-    with driver(tmp_path, *options(tiny), *served, *dumped, *loss, "--use-fault-tolerance") as process:
+    more = [*loss, "--use-fault-tolerance", "--num-rollout", "4"]
+    with driver(tmp_path, *options(tiny), *served, *dumped, *more) as process:
         wait_for(tmp_path / "run" / "metrics.jsonl", '"rollout/step": 0', process)
         (judge,) = [p for p in marked(tmp_path) if is_engine(p) and str(tiny.reward_model) in p.cmdline()]
         judge.kill()
@@ -87,11 +88,11 @@ def test_a_reward_model_in_the_same_job(tiny, calls, tmp_path):
     said = (tmp_path / "output").read_text()
     assert re.search("warning: .* has ended, killed by SIGKILL; it is started again", said)
     assert "serves again, with the weights of its own model" in said
-    assert calls() == {"reinforce"} and len(column(tmp_path / "run", "train/pg_loss")) == 2
-    assert len(column(tmp_path / "run", "rollout/raw_reward")) == 2
+    assert calls() == {"reinforce"} and len(column(tmp_path / "run", "train/pg_loss")) == 4
+    assert len(column(tmp_path / "run", "rollout/raw_reward")) == 4
     assert max(column(tmp_path / "run", "train/train_rollout_logprob_abs_diff_max")) < 1e-4
     rewards: dict[str, set[float]] = {}
-    for rollout_id in (0, 1):
+    for rollout_id in range(4):
         for sample in flatten(read_rollout(tmp_path / f"rollout-{rollout_id}")):
             rewards.setdefault(sample.prompt + sample.response, set()).add(round(sample.reward, 4))
     assert len(set.union(*rewards.values())) > 8, "not rewards of a model"
