@@ -31,7 +31,7 @@ _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|scratch that|on second thoughts?|correction|sorry|oops|i mean|mistaken?"
     r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not|too|my first)"
     r"|(?:is|was|does|did|ca|could)n't|cannot|(?:does|did) not|fails?|contradict\w*|hmm+|however"
-    r"|but\b[^.!?\n]{0,60}\b(?:must|should|not))\b|(?:^|[.!?\n])\s*no\b|\A[\s$*]*\?"
+    r"|but\b[^.!?\n]{0,60}\b(?:must|should|not))\b|(?:^|[.!?\n])\s{0,9}no\b|\A[\s$*]*\?"
     r"|\A[\s$*]*\(\s*(?:wrong|incorrect|false|not)\b",
     re.IGNORECASE,
 )
@@ -85,7 +85,8 @@ def last_boxed(text: str) -> str | None:
     if not boxes:
         return None
     start, end = boxes[-1]
-    return re.sub(r"(?<![.,])[.,]?\s*\$*$", "", text[start:end].strip())
+    content = text[start:end].strip().rstrip("$ \t\n")
+    return content[:-1].rstrip() if content.endswith((".", ",")) and content[-2:-1] not in (".", ",") else content
 
 
 def why_not_meant(text: str) -> str | None:

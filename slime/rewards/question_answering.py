@@ -18,7 +18,7 @@ from slime.rewards.verdict import Verdict, wrong
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’“”´")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_MEANT = re.compile(r"(?<!\w)[-+<>$€£]*\d[\d.,:/%-]*(?<![.,:/-])|(?<!\w)[a-z](?:\+\+|#)(?!\w)")
+_MEANT = re.compile(r"(?<![\w+<>$€£-])[-+<>$€£]*\d[\d.,:/%-]*(?<![.,:/-])|(?<!\w)[a-z](?:\+\+|#)(?!\w)")
 
 
 def f1(args: Any, sample: Any) -> Verdict:

@@ -9,6 +9,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from slime.data.sample import Sample
 from slime.rewards.catalogue import judged
 
@@ -30,3 +32,13 @@ def test_nothing_wrong_passes_and_nothing_plain_is_missed() -> None:
 
     misjudged = list(filter(None, asyncio.run(grade_all())))
     assert not misjudged, "\n".join(misjudged)
+
+
+@pytest.mark.parametrize("rm_type", ["math", "dapo", "gpqa", "em"])
+def test_a_long_run_of_one_character_is_read_in_linear_time(rm_type: str) -> None:
+    """Where the square of the length was needed, this took minutes."""
+    for character in "\n$ .-{":
+        run = character * 100_000
+        for response in (rf"\boxed{{2}}{run}x", rf"\boxed{{2{run}x}}", run):
+            verdict = asyncio.run(judged(None, Sample(response=response, label="B"), rm_type))
+            assert verdict.score <= 0
