@@ -3,7 +3,11 @@ says what the model would."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +18,16 @@ from slime.data.sample import Sample, Status
 from slime.data.tokenizer import Tokenizer
 from slime.inference.router import SESSION_HEADER
 from slime.rollout.generator import Generator, Job
+from slime.rollout.metrics import further_metrics
 from slime.rollout.sampling import Sampling
 from slime.tiny import Tiny
 from slime.tiny.calculator import MAX_TURNS
 from tests.inference.stand_in import StandIn
 
 Play = Callable[..., Sample]
+SHOWN = SimpleNamespace(
+    log_multi_turn=True, log_passrate=False, log_correct_samples=False, log_reward_category=None
+)  # of a configuration
 
 
 @pytest.fixture
@@ -34,8 +42,8 @@ def play(make_config: Callable[..., Config], tiny: Tiny) -> Iterator[Play]:
         meta["weight_versions"] = [{"version": "3", "start": 0, "end": len(tokens)}]
         return web.json_response({"output_ids": tokens, "meta_info": meta})
 
-    def one(*said: str, reason: str = "stop", by: str = "slime.tiny.calculator.generate") -> Sample:
-        config = make_config(custom_generate_function_path=by, rollout_max_response_len=60)
+    def one(*said: str, reason: str = "stop", by: str = "slime.tiny.calculator.generate", **more: Any) -> Sample:
+        config = make_config(custom_generate_function_path=by, rollout_max_response_len=60).replace(**more)
         config = config.replace(sglang_router_ip="127.0.0.1", sglang_router_port=9)
         play_.server = StandIn(lambda k: turn(said[k], reason))
         (prompt,) = tokenizer.encode(["34*62="])
@@ -102,3 +110,22 @@ def test_a_user_asks_again_and_all_of_it_is_as_the_template_writes_it(play: Play
     assert Tokenizer.load(tiny.model).decode([sample.tokens])[0] == asked + again
     assert sample.loss_mask == [1] * 5 + [0] * (sample.response_length - 10) + [1] * 5
     assert (sample.reward, sample.metadata["template_drift"]) == (1.0, False)
+
+
+@pytest.mark.usefixtures("my_hooks")
+def test_a_template_that_shows_earlier_turns_otherwise_is_told_and_changes_nothing(
+    play: Play, tiny: Tiny, tmp_path: Path
+) -> None:
+    """Case 34: it leaves the thinking out of what was said before."""
+    model = shutil.copytree(tiny.model, tmp_path / "model")
+    written = json.loads((model / "tokenizer_config.json").read_text())
+    shown = "(message.content if loop.last else message.content.split('</think>')[-1])"
+    written["chat_template"] = written["chat_template"].replace("message.content", shown)
+    (model / "tokenizer_config.json").write_text(json.dumps(written))
+    said = ("<think>1</think>2100<|im_end|>", "<think>2</think>2108<|im_end|>")
+    sample, plain = (
+        play(*said, by="my_hooks.ask_again", hf_checkpoint=str(directory)) for directory in (model, tiny.model)
+    )
+    assert (sample.metadata["template_drift"], plain.metadata["template_drift"]) == (True, False)
+    assert (sample.tokens, sample.loss_mask, sample.reward) == (plain.tokens, plain.loss_mask, 1.0)
+    assert further_metrics(SHOWN, [sample, plain], [1.0, 1.0])["multi_turn_metric/template_drift"] == 0.5
