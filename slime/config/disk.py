@@ -59,6 +59,9 @@ def look(config: Config, unsound: set[str]) -> Findings:
         if option not in unsound:
             found.problems += _prompt_file(_flag(option), path)
     found.problems += group_rules.look(config, unsound)
+    question = config.rm_judge_prompt
+    if question is not None and "rm_judge_prompt" not in unsound and not Path(question).is_file():
+        found.problems.append(Problem("--rm-judge-prompt", f"there is no file {question}", "name a text file"))
     if config.eval_config is not None and "eval_config" not in unsound and not Path(config.eval_config).is_file():
         found.problems.append(Problem("--eval-config", f"there is no file {config.eval_config}", "name a YAML file"))
     return found

@@ -51,6 +51,8 @@ def _look_for(path: str, search: list[str]) -> None:
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return
     names = _names(Path(spec.origin))
+    if names is not None and names.get(attribute) == "module":
+        raise _NotThere(f"{attribute!r} is a module that {spec.origin} imports", "name a function that it defines")
     if names is not None and attribute not in names:
         near = difflib.get_close_matches(attribute, names, n=3)
         fix = f"did you mean {' or '.join(near)}?" if near else "name a function that it defines"
@@ -96,24 +98,27 @@ def _arranges_its_modules(package: ModuleSpec) -> bool:
     return "__path__" in source or "sys.modules" in source
 
 
-def _names(file: Path) -> set[str] | None:
-    """What a module defines at its top level, in whatever branch; None where running it could define more."""
+def _names(file: Path) -> dict[str, str] | None:
+    """What a module defines at its top level, in whatever branch, and as what: of a "module" it is sure that nobody can
+    call it. None where running it could define more."""
     try:
         module = ast.parse(file.read_bytes())
     except SyntaxError as error:
         raise _NotThere(f"{file}:{error.lineno}: {error.msg}", "correct the file") from None
-    names: set[str] = set()
+    names: dict[str, str] = {}
     todo: list[ast.AST] = list(module.body)
     while todo:
         match todo.pop():
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                names |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+                names[name] = "definition"
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases) as statement:
+                kind = "module" if isinstance(statement, ast.Import) else "imported"
+                for alias in aliases:
+                    names.setdefault(alias.asname or alias.name.partition(".")[0], kind)
             case ast.Name(id=name, ctx=ast.Store()):
-                names.add(name)
+                names[name] = "value"
             case ast.Name(id="globals" | "setattr"):
                 return None
             case node:
                 todo += ast.iter_child_nodes(node)
-    return None if names & {"*", "__getattr__"} else names
+    return None if names.keys() & {"*", "__getattr__"} else names

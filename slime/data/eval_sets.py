@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from slime.config.sections.rollout import RmType
 from slime.data.encode import PromptEncoder
 from slime.data.errors import DataError
 from slime.data.prompts import Keys, PromptSet
@@ -42,7 +43,7 @@ class EvalSet:
     label_key: str | None
     tool_key: str
     metadata_key: str
-    rm_type: str | None
+    rm_type: RmType | None
     reward_key: str | None
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from slime.config.disk import TOKENIZER_FILES
+from slime.config.sections.rollout import RmType
 from slime.data.errors import DataError
 from slime.data.eval_sets import eval_sets
-from slime.data.prompts import Keys, PromptSet
+from slime.data.prompts import Keys, Prompt, PromptSet
 from slime.data.template import compile_templates
 from slime.data.tokenizer import load_backend, load_templates, read_json
 
@@ -17,10 +19,12 @@ def unusable_data(config: Any) -> list[tuple[str, str]]:
     """(option, what is wrong), one for the tokenizer or the template, and one for each set of prompt files; the first
     unsound row of a set stands for all of its rows."""
     problems = unusable_tokenizer(config) or unusable_template(config)
+    graded_by_us = config.custom_rm_path is None and config.loss_type != "sft_loss"
+    check = _check_rm_type if graded_by_us else _check_nothing
     if config.prompt_data and config.data_source_path is None:
         keys = Keys(config.input_key, config.label_key, config.metadata_key, config.tool_key)
         try:
-            PromptSet(config.prompt_data, keys, skip_malformed=config.skip_malformed_prompts)
+            PromptSet(config.prompt_data, keys, skip_malformed=config.skip_malformed_prompts, check=check)
         except DataError as error:
             problems.append(("--prompt-data", str(error)))
     try:
@@ -29,10 +33,23 @@ def unusable_data(config: Any) -> list[tuple[str, str]]:
         return [*problems, ("--eval-prompt-data or --eval-config", str(error))]
     for one in sets:
         try:
-            PromptSet(one.path, Keys(one.input_key, one.label_key, one.metadata_key, one.tool_key))
+            PromptSet(one.path, Keys(one.input_key, one.label_key, one.metadata_key, one.tool_key), check=check)
         except DataError as error:
             problems.append((f"eval set {one.name}", str(error)))
     return problems
+
+
+def _check_rm_type(prompt: Prompt) -> None:
+    """A row may name its own grader, in its metadata. Raises DataError for one that there is not."""
+    rm_type = prompt.metadata.get("rm_type")
+    if rm_type is not None and rm_type not in get_args(RmType):
+        near = difflib.get_close_matches(str(rm_type), get_args(RmType), n=1)
+        fix = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(get_args(RmType))}"
+        raise DataError(f"{prompt.where}: its metadata asks for the rm_type {rm_type!r}; {fix}")
+
+
+def _check_nothing(prompt: Prompt) -> None:
+    pass
 
 
 def unusable_tokenizer(config: Any) -> list[tuple[str, str]]:

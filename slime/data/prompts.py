@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,11 +43,18 @@ class Keys:
 
 
 class PromptSet(Sequence[Prompt]):
-    def __init__(self, paths: str | Sequence[str], keys: Keys = Keys(), *, skip_malformed: bool = False):
+    def __init__(
+        self,
+        paths: str | Sequence[str],
+        keys: Keys = Keys(),
+        *,
+        skip_malformed: bool = False,
+        check: Callable[[Prompt], None] = lambda prompt: None,
+    ):
         """Opens `paths` (see `open_prompt_file`), whose prompts follow each other.
 
-        Raises DataError for the first row that is not sound. With `skip_malformed`, rows that are not JSON are left out
-        and counted in `num_skipped`.
+        Raises DataError for the first row that is not sound, or what `check` raises for one. With `skip_malformed`,
+        rows that are not JSON are left out and counted in `num_skipped`.
         """
         names = [paths] if isinstance(paths, str) else list(paths)
         if not names:
@@ -57,12 +64,12 @@ class PromptSet(Sequence[Prompt]):
         self._rows: list[np.ndarray] = []  # of each file: those that count
         self.num_skipped = 0
         for file in self._files:
-            self._rows.append(np.array(self._check(file, skip_malformed), np.int64))
+            self._rows.append(np.array(self._sound(file, skip_malformed, check), np.int64))
         self._ends = np.cumsum([len(rows) for rows in self._rows])
         if not len(self):
             raise DataError(f"{', '.join(names)}: all {self.num_skipped} rows are malformed")
 
-    def _check(self, file: PromptFile, skip_malformed: bool) -> list[int]:
+    def _sound(self, file: PromptFile, skip_malformed: bool, check: Callable[[Prompt], None]) -> list[int]:
         sound = []
         for i, row in rows_of(file):
             if isinstance(row, DataError):
@@ -71,7 +78,7 @@ class PromptSet(Sequence[Prompt]):
                 log.warning("left out: %s", row)
                 self.num_skipped += 1
             else:
-                read_prompt(row, self._keys, file.where(i))
+                check(read_prompt(row, self._keys, file.where(i)))
                 sound.append(i)
         return sound
 

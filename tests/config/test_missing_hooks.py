@@ -19,7 +19,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "inner" / "__init__.py").touch()
     (directory / "grade.py").write_text(
         "raise SystemExit('imported')\n"
-        "import torch\n"
+        "import torch, json\n"
+        "def json(text): ...\n"
         "from math import sqrt as root, floor\n"
         "async def reward(args, sample): return 1.0\n"
         "if torch.cuda.is_available():\n    def fast(): ...\nelse:\n    fast, other = reward, None\n"
@@ -45,7 +46,7 @@ def said(path: str, *options: str) -> list[str]:
     return [str(problem) for problem in missing_hooks.look(config, set())]
 
 
-@pytest.mark.parametrize("name", ["reward", "root", "floor", "torch", "fast", "other", "Grader"])
+@pytest.mark.parametrize("name", ["reward", "root", "floor", "fast", "other", "Grader", "json"])
 def test_a_name_that_a_module_defines_in_any_way_is_found(package, name):
     assert said(f"my_rewards.grade.{name}") == []
 
@@ -64,6 +65,7 @@ def test_what_only_running_a_module_could_tell_is_left_to_the_run(package, path)
         ("my_rewards.inner.deep.reward", "there is no module 'my_rewards.inner.deep'"),
         ("my_rewards.grade.inner.reward", "there is no module 'my_rewards.grade.inner': 'my_rewards.grade' is a file"),
         ("my_rewards.grade.rewrad", "grade.py has no 'rewrad'\n      -> did you mean reward?"),
+        ("my_rewards.grade.torch", "'torch' is a module that "),
         ("my_rewards.broken.reward", "broken.py:2: invalid syntax"),
     ],
 )

@@ -63,6 +63,22 @@ def test_every_set_of_prompts_is_looked_into(checkpoint, tmp_path):
     assert [where for where, _ in problems] == ["--prompt-data", "eval set held-out"]
 
 
+def test_a_row_that_asks_for_a_grader_that_there_is_not_is_said(checkpoint, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(
+        '{"input": "1", "label": "2", "metadata": {"rm_type": "math"}}\n{"input": "2", "label": "2", "metadata": {"rm_type": "mth"}}\n'
+    )
+    eval_config = tmp_path / "eval.yaml"
+    eval_config.write_text(f"datasets: [{{name: col, path: {prompts}, rm_type: mth}}]")
+    options = ["--prompt-data", str(prompts), "--eval-interval", "1", "--eval-config", str(eval_config)]
+    by_row, by_set = unusable_data(config_of(checkpoint, *options, "--rm-type", "math", "--label-key", "label"))
+    assert by_row == ("--prompt-data", f"{prompts}:2: its metadata asks for the rm_type 'mth'; did you mean 'math'?")
+    assert "datasets[0]: rm_type: Input should be 'exact_match', 'math'" in by_set[1]
+    assert len(unusable_data(config_of(checkpoint, *options, "--custom-rm-path", "my.reward"))) == 1, (
+        "it may mean its own"
+    )
+
+
 def test_a_tokenizer_that_is_cut_off_is_said(checkpoint):
     file = checkpoint / "tokenizer.json"
     file.write_bytes(file.read_bytes()[:300])

@@ -27,6 +27,13 @@ from slime.config.section import (
 TopP = Annotated[float, Field(gt=0, le=1), Unit("0..1")]
 TopK = Annotated[int, Field(ge=-1), Unit("N")]
 
+RmType = Literal[
+    "exact_match", "math", "deepscaler", "dapo", "gpqa", "f1", "em", "ifbench", "code",
+    "remote_rm", "reward_model", "judge", "random",
+    "boxed_math", "boxed_deepscaler", "boxed_dapo", "boxed_gpqa", "boxed_f1", "boxed_em", "boxed_ifbench",
+    "boxed_remote_rm",
+]  # fmt: skip
+
 
 class Rollout(Section):
     """Rollout and sampling"""
@@ -103,19 +110,11 @@ class Rollout(Section):
 class Reward(Section):
     """Reward"""
 
-    rm_type: (
-        Literal[
-            "exact_match", "math", "deepscaler", "dapo", "gpqa", "f1", "em", "ifbench", "code",
-            "remote_rm", "reward_model", "judge", "random",
-            "boxed_math", "boxed_deepscaler", "boxed_dapo", "boxed_gpqa", "boxed_f1", "boxed_em", "boxed_ifbench",
-            "boxed_remote_rm",
-        ]
-        | None
-    ) = option(
+    rm_type: RmType | None = option(
         None,
         "Built-in grader, docs/rewards.md says what each takes for right. boxed_ before one: only what the last"
         " \\boxed{} holds is graded. random: 0 or 1, by chance.",
-    )  # fmt: skip
+    )
     rm_url: str | None = option(
         None, "Where the reward service of --rm-type remote_rm, reward_model or judge is: http://host:port."
     )
