@@ -65,9 +65,8 @@ def test_every_set_of_prompts_is_looked_into(checkpoint, tmp_path):
 
 def test_a_row_that_asks_for_a_grader_that_there_is_not_is_said(checkpoint, tmp_path):
     prompts = tmp_path / "p.jsonl"
-    prompts.write_text(
-        '{"input": "1", "label": "2", "metadata": {"rm_type": "math"}}\n{"input": "2", "label": "2", "metadata": {"rm_type": "mth"}}\n'
-    )
+    rows = ({"input": "1", "label": "2", "metadata": {"rm_type": name}} for name in ("math", "mth"))
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     eval_config = tmp_path / "eval.yaml"
     eval_config.write_text(f"datasets: [{{name: col, path: {prompts}, rm_type: mth}}]")
     options = ["--prompt-data", str(prompts), "--eval-interval", "1", "--eval-config", str(eval_config)]
