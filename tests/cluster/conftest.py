@@ -13,6 +13,6 @@ from slime.cluster.session import Session
 
 @pytest.fixture(scope="package")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    config: Any = SimpleNamespace(run_dir=tmp_path_factory.mktemp("run"), device="cpu", cpu_slots=2)
+    config: Any = SimpleNamespace(run_dir=tmp_path_factory.mktemp("run"), device="cpu", cpu_slots=4)
     with Session(config) as session:
         yield session

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slime.cluster.placement import PlacementError, Seat, place, plan
-from slime.cluster.session import Session
 from slime.config.engine_groups import EngineGroup
 
 
@@ -116,18 +112,16 @@ def test_every_plan_gives_each_part_its_devices_once(
             assert len({seat.bundle for seat in engine}) == 1, "a tensor-parallel group left its node"
 
 
-def test_more_than_there_is_is_said_at_once_and_what_there_is_can_be_had(tmp_path):
-    config: Any = SimpleNamespace(run_dir=tmp_path, device="cpu", cpu_slots=4)
-    with Session(config) as session:
-        with pytest.raises(PlacementError) as refused:
-            place(plan(1, 4, alike(4, 1), 8, False), session)
-        said = str(refused.value)
-        assert said.startswith("needs 8 devices (4 to train, 4 for 4 engines), the cluster has 4 CPUs: ")
-        assert "--colocate" in said and "--cpu-slots" in said
+def test_more_than_there_is_is_said_at_once_and_what_there_is_can_be_had(session):
+    with pytest.raises(PlacementError) as refused:
+        place(plan(1, 4, alike(4, 1), 8, False), session)
+    said = str(refused.value)
+    assert said.startswith("needs 8 devices (4 to train, 4 for 4 engines), the cluster has 4 CPUs: ")
+    assert "--colocate" in said and "--cpu-slots" in said
 
-        first = place(plan(1, 2, alike(1, 1), 8, False), session)
-        assert [p.host for p in first.train] == ["127.0.0.1"] * 2
-        with pytest.raises(PlacementError, match="only 1 CPUs are free after 1 s"):
-            place(plan(1, 2, alike(0, 1), 8, False), session, timeout=1)
-        first.release()
-        place(plan(1, 2, alike(2, 1), 8, False), session)
+    first = place(plan(1, 2, alike(1, 1), 8, False), session)
+    assert [p.host for p in first.train] == ["127.0.0.1"] * 2
+    with pytest.raises(PlacementError, match="only 1 CPUs are free after 1 s"):
+        place(plan(1, 2, alike(0, 1), 8, False), session, timeout=1)
+    first.release()
+    place(plan(1, 2, alike(2, 1), 8, False), session).release()
