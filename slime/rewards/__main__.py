@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slime.rewards.catalogue import GRADERS, judged
+from slime.rewards.catalogue import GRADERS, MAY_BE_BOXED, judged
 from slime.rewards.errors import RewardError
 from slime.rewards.verdict import Verdict
 
@@ -42,16 +43,19 @@ class Case:
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
-        cases = list(of_file(args.file)) if args.file else [of_arguments(args)]
+        cases = list(of_file(args)) if args.file else [of_arguments(args)]
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     write = write_json if args.file else write_text
     try:
         return 1 if asyncio.run(grade_all(args, cases, write)) else 0
-    except BrokenPipeError:  # of `| head`
-        sys.stderr.close()
-        return 0
+    except OSError as error:  # graders have none: it is what is written that does not get through
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it is not tried again at exit
+        if isinstance(error, BrokenPipeError):  # of `| head`
+            return 0
+        print(f"what was graded cannot be written: {error}", file=sys.stderr)
+        return 2
 
 
 async def grade_all(args: Any, cases: list[Case], write: Callable[[Verdict | RewardError], None]) -> int:
@@ -84,15 +88,18 @@ def write_json(verdict: Verdict | RewardError) -> None:
         line = {"score": None, "reason": str(verdict)}
         print(verdict, file=sys.stderr)
     else:
-        line = {"score": verdict.score, "reason": verdict.reason, **verdict.extra}
-    print(json.dumps(line), flush=True)
+        line = verdict.extra | {"score": verdict.score, "reason": verdict.reason}
+    text = json.dumps(line)
+    if "NaN" in text or "Infinity" in text:  # in what a service said besides: JSON has no such numbers
+        text = json.dumps(json.loads(text, parse_constant=lambda name: None))
+    print(text, flush=True)
 
 
 def write_text(verdict: Verdict | RewardError) -> None:
     if isinstance(verdict, RewardError):
         print(verdict, file=sys.stderr)
     else:
-        print(f"{verdict.score:g}: {verdict.reason}")
+        print(f"{verdict.score:g}: {verdict.reason}", flush=True)
 
 
 def of_arguments(args: argparse.Namespace) -> Case:
@@ -101,10 +108,16 @@ def of_arguments(args: argparse.Namespace) -> Case:
     return Case("the response", args.response, args.label, args.metadata or {}, args.prompt)
 
 
-def of_file(path: Path) -> Iterator[Case]:
+def of_file(args: argparse.Namespace) -> Iterator[Case]:
     """The lines of a file. Raises ValueError that lists those that are not sound."""
+    given = [f"--{name}" for name in ("response", "label", "prompt", "metadata") if getattr(args, name)]
+    if given:
+        raise ValueError(
+            f"with --file, {', '.join(given)} would not be looked at: each line has its own. Leave one out"
+        )
+    path: Path = args.file
     problems: list[str] = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -118,9 +131,12 @@ def of_file(path: Path) -> Iterator[Case]:
         raise ValueError("\n".join(problems[:SHOWN] + more))
 
 
-def of_line(where: str, line: str) -> Case:
+def of_line(where: str, content: bytes) -> Case:
     try:
+        line = content.decode("utf-8-sig")
         entry = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not text in UTF-8: {error}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(entry, dict):
@@ -138,9 +154,11 @@ def parser() -> argparse.ArgumentParser:
     grade = parser.add_subparsers(required=True, metavar="grade").add_parser(
         "grade", help="say the score of a response, or of a file of them, and why"
     )
-    grade.add_argument("--type", required=True, help=f"as --rm-type: {', '.join(GRADERS)}, boxed_ before any of them")
+    grade.add_argument(
+        "--type", required=True, help=f"as --rm-type: {', '.join(GRADERS)}; boxed_ before {', '.join(MAY_BE_BOXED)}"
+    )
     grade.add_argument("--response", help="what was said")
-    grade.add_argument("--label", help="what is right")
+    grade.add_argument("--label", type=_label, help="what is right; a JSON list of texts for several of which each is")
     grade.add_argument("--prompt", default="", help="what was asked; one that ends in <think> opens the thinking")
     grade.add_argument("--metadata", type=_object, help="JSON object, as the sample's metadata")
     grade.add_argument("--file", type=Path, help="JSON lines of `response`, `label`, maybe `metadata`, `prompt`")
@@ -154,6 +172,15 @@ def parser() -> argparse.ArgumentParser:
     grade.add_argument("--rollout-seed", type=int, default=42, help="of --type random")
     grade.set_defaults(rm_model=None)  # of a run that serves one
     return parser
+
+
+def _label(text: str) -> str | list[str]:
+    """A list only where all in it are texts: [1, 2] is an interval."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, list) and value and all(isinstance(one, str) for one in value) else text
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from slime.rewards.math_answer import math
 from slime.rewards.question_answering import em, f1
 from slime.rewards.random_reward import random_reward
 from slime.rewards.remote import judge, remote_rm, reward_model
+from slime.rewards.score import score
 from slime.rewards.verdict import Verdict, wrong
 
 GRADERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -41,14 +42,16 @@ GRADERS: dict[str, Callable[[Any, Any], Any]] = {
     "random": random_reward,
 }
 BOXED = "boxed_"
+MAY_BE_BOXED = ("math", "deepscaler", "dapo", "gpqa", "f1", "em", "ifbench", "remote_rm")
 
 
 async def judged(args: Any, sample: Any, rm_type: str) -> Verdict:
     """What the grader of this name says. `boxed_` before a name gives it only what the last \\boxed{} holds."""
     name = rm_type.removeprefix(BOXED)
-    if name not in GRADERS:
+    if name not in (GRADERS if name == rm_type else MAY_BE_BOXED):
         raise RewardError(
-            f"{sample.name}: there is no reward type {rm_type!r}, only {', '.join(GRADERS)}, and {BOXED} before each"
+            f"{sample.name}: there is no reward type {rm_type!r}, only {', '.join(GRADERS)}, and {BOXED} before"
+            f" {', '.join(MAY_BE_BOXED)}"
         )
     if name != rm_type:
         said = after_thinking(sample.response, sample.prompt) or ""
@@ -59,7 +62,9 @@ async def judged(args: Any, sample: Any, rm_type: str) -> Verdict:
         response = f"Answer: {boxed}" if name == "dapo" else boxed
         sample = dataclasses.replace(sample, response=response, prompt=_closed(sample.prompt))
     verdict = GRADERS[name](args, sample)
-    return await verdict if inspect.isawaitable(verdict) else verdict
+    verdict = await verdict if inspect.isawaitable(verdict) else verdict
+    score(sample.name, verdict.score)
+    return verdict
 
 
 def _closed(prompt: Any) -> Any:

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from slime.rewards.errors import RewardError
-from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, why_not_meant
+from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, stated_later, why_not_meant
 from slime.rewards.label import label_of
 from slime.rewards.math_text import MAX_LENGTH, normalise, plain_words
 from slime.rewards.verdict import Verdict, right, wrong
@@ -18,6 +18,11 @@ _LETTER = re.compile(
     r"(?:option |choice )?[(\[]?([A-Z])(?:[)\]]|(?=[.:,\s])|$)[.:,]?\s*(.*)", re.IGNORECASE | re.DOTALL
 )
 _ANOTHER = re.compile(r"\b(?:or|and|not|nor|Or|And|OR|AND)\b\s*[(\[]?[A-Za-z]\b|[,/&;]\s*[(\[]?[A-Z]\b")
+_AFFIRMED = re.compile(r"is (?:(?:the )?(?:right|correct)(?: (?:answer|choice|option|one))?|the answer)\.?")
+_OTHERS_DENIED = re.compile(
+    r"(?:[Bb]oth )?((?:[(\[*]*[A-Z]\b[)\]*]*(?:,? (?:and|or) |, )?)+) (?:is|are|was|were) (?:all |both |clearly )?"
+    r"(?:wrong|incorrect|false|excluded|impossible|too [a-z]+)\b"
+)
 _ONLY_A_LETTER = re.compile(r"[(\[]?[A-Za-z][)\].]?\.?")
 
 # What may be said of a choice instead of what it says: whether it is right, or that another one is.
@@ -35,12 +40,15 @@ def gpqa(args: Any, sample: Any) -> Verdict:
     said = after_thinking(sample.response, sample.prompt)
     if said is None:
         return wrong("the thinking does not end")
-    if reason := why_not_meant(said):
-        return wrong(reason)
     answer = last_boxed(said) if has_box(said) else stated(said) or _last_line(said)
     letter = _chosen(answer, choices) if answer else None
     if letter is None:
         return wrong("no single choice is named at the end")
+    said = _without_others(letter, said)
+    if reason := why_not_meant(said):
+        return wrong(reason)
+    if (later := stated_later(said)) and _chosen(later, choices) not in (letter, None):
+        return wrong(f"after the box it states another answer: {later}")
     return right(f"chose {letter}") if letter == wanted else wrong(f"chose {letter}, right is {wanted}")
 
 
@@ -55,8 +63,9 @@ def _choices(sample: Any) -> dict[str, str]:
 def _right_letter(sample: Any, choices: dict[str, str]) -> str:
     metadata = sample.metadata or {}
     label = metadata.get("correct_letter") or label_of(sample)
-    if isinstance(label, int) and 0 <= label < len(choices):
-        return list(choices)[label]
+    is_text = any(str(label).strip() == text.strip() for text in choices.values())
+    if re.fullmatch(r"\d{1,2}", str(label)) and int(label) < len(choices) and (isinstance(label, int) or not is_text):
+        return list(choices)[int(label)]
     letter = _chosen(str(label), choices)
     if letter is None:
         raise RewardError(f"{sample.name}: the label {label!r} is neither a letter nor one of the choices {choices}")
@@ -71,18 +80,28 @@ def _chosen(answer: str, choices: dict[str, str]) -> str | None:
     if len(same) == 1:
         return same[0]
     match = _LETTER.fullmatch(answer)
-    if match is None or _ANOTHER.search(answer, match.end(1)) or (match[1].islower() and match[2]):
+    if match is None or (match[1].islower() and match[2]):
         return None
-    letter, text = match[1].upper(), match[2].strip()
+    letter = match[1].upper()
+    text = _without_others(letter, match[2]).strip()
+    if _ANOTHER.search(answer[match.end(1) : match.start(2)] + text):
+        return None
+    if _AFFIRMED.fullmatch(text):
+        return letter if not choices or letter in choices else None
     if choices and letter not in choices:
         return None
     if choices and any(text.casefold() == other.casefold() for key, other in choices.items() if key != letter):
         return None  # the letter of one choice with the text of another
     if text.casefold() != choices.get(letter, "").casefold() and _OPINION.search(text):
         return None
-    if not choices and re.match(r"[a-z]", text) and answer[0] not in "([" and answer[1:2] == " ":
+    if not choices and re.match(r"(?!because|since)[a-z]", text) and answer[0] not in "([" and answer[1:2] == " ":
         return None  # "A cat sat": an article
     return letter
+
+
+def _without_others(letter: str, text: str) -> str:
+    """Without what says that other choices are wrong."""
+    return _OTHERS_DENIED.sub(lambda match: match[0] if letter in match[1] else "", text)
 
 
 def _last_line(said: str) -> str | None:

@@ -26,12 +26,12 @@ from slime.rewards.verdict import Verdict, right, wrong
 
 SECONDS = 10.0  # a test
 MOST_SECONDS = 60.0  # all tests of an answer
-_PYTHON = ("", "python", "python3", "py")  # what may stand after the fence
+_PYTHON = ("python", "python3", "py")  # what may stand after the fence, if anything
 _APART = Path(apart.__file__).read_text(encoding="utf-8")
 
 
 async def code(args: Any, sample: Any) -> Verdict:
-    """1 when every test passes, else 0 and the first that does not. The last fenced block is the program."""
+    """1 when every test passes, else 0 and the first that does not. `last_program` is the program."""
     tests = tests_of(sample)
     said = after_thinking(sample.response, sample.prompt)
     if said is None:
@@ -63,10 +63,11 @@ def tests_of(sample: Any) -> str | list[dict[str, Any]]:
 
 
 def last_program(text: str) -> str | None:
-    """The last block between fences, if it says no other language."""
+    """The last block between fences that says it is Python; where none does, the last that says nothing."""
     fenced = text.split("```")[1:-1:2]
     programs = [block.partition("\n") for block in fenced]
-    return next((body for language, _, body in programs[::-1] if language.strip().lower() in _PYTHON and body), None)
+    said = [(language.strip().lower(), body) for language, _, body in programs[::-1] if body]
+    return next((body for named in (_PYTHON, ("",)) for language, body in said if language in named), None)
 
 
 def _against_text(program: str, tests: str) -> Verdict:

@@ -12,48 +12,68 @@ OPEN, CLOSE = "<think>", "</think>"
 _TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _TOKEN = re.compile(r"(?P<box>\\f?box(?:ed)?\s*\{)|\\boxed\s+(?P<word>[^\s{]\S*)|\\.|[{}]", re.DOTALL)
 _STATED = re.compile(
-    r"^\W{0,4}(?:so |thus |hence |therefore,? )?(?:the )?"
-    r"(?:(?:final |correct )?answer(?: is)?\W{0,4}?(?::|\bis\b)\**|####)\s*(\S.{0,300})$",
+    r"(?:^|(?<=[.!?])\s)\W{0,4}(?:final answer\W{1,6})?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|my)\s)?"
+    r"(?:(?:(?:final|correct|right|best)\s)?(?:answer|choice|option)(?: is)?\W{0,4}?(?::|\bis\b)\**|####)"
+    r"\s*(\S.{0,300})$",
     re.IGNORECASE,
 )
+_HOPED = re.compile(r"(?<=\s)I hope (?:it|this) is correct\.?$")  # as Minerva's examples end (arXiv:2206.14858)
 
 # What is between two boxes that are both meant.
+_ALTERNATIVE = re.compile(r"[\s$.,;:)(]*(?:or|oder|ou|vs)\b|\b(?:option|guess|alternative|candidate)\b", re.IGNORECASE)
 _JOINING = set("or and else either also possibly maybe perhaps alternatively if when otherwise for case text".split())
 _NAMED = re.compile(r"[A-Za-z]\w*\s*=")
 _DENIED = re.compile(
     r"(?:\bif\b[^.!?\n]{0,40}\b(?:were|was)"
-    r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of|\b(?:more|less|fewer) than"
-    r"|\b(?:wrong|incorrect|mistakes?|suppose|assume)\b[^.!?:\n]{0,30})"
+    r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of"
+    r"|\b(?:anything|everything|all) (?:but|except)|\bother than"
+    r"|\b(?:more|less|fewer|greater|larger|smaller) than"
+    r"|\b(?:wrong|incorrect|mistakes?|suppose|assume)\b[^.!?:\n]{0,30}"
+    r"|(?:^|[.!?\n])\W{0,4}(?:wrong|incorrect|false)\b.{0,20}:)"
     r"(?:\s+(?:be|equals?|equal to|the answer))*[\s$:(]*$",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|scratch that|on second thoughts?|correction|sorry|oops|i mean|mistaken?"
     r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not|too|my first)"
-    r"|(?:is|was|does|did|ca|could)n't|cannot|(?:does|did) not|fails?|contradict\w*|hmm+|however"
-    r"|but\b[^.!?\n]{0,60}\b(?:must|should|not))\b|(?:^|[.!?\n])\s{0,9}no\b|\A[\s$*]*\?"
+    r"|(?:just )?(?:kidding|joking)|nope|(?:ignore|disregard|forget) (?:that|this|it)|let me re-?\w+"
+    r"|(?:is|was|does|did|ca|could)n't|cannot|(?:does|did) not|fails?|contradict\w*|hm+|however"
+    r"|but\b[^.!?\n]{0,60}\b(?:must|should|not))\b|(?:^|[.,!?\n])\s{0,9}no\b|\bno\W{0,9}(?:\Z|[.!:\n])|\A[\s$*]*\?"
     r"|\A[\s$*]*\(\s*(?:wrong|incorrect|false|not)\b",
     re.IGNORECASE,
 )
 _OR_ELSE = re.compile(
-    r"[\s$*,]*(?:\(\s*)?\b(?:or|and)(?:\s+(?:else|also|maybe|perhaps|possibly|equivalently|simply))*\s+\$?"
-    r"([-\\\d.(\[][^\n]{0,200}|[A-Z]\b)",
+    r"(?:\^\s*\{?\\circ\}?)?[\s$*,]*(?:\(\s*)?\b(?:or|and)"
+    r"(?:\s+(?:else|also|maybe|perhaps|possibly|equivalently|simply|rather|really|actually))*\s+\$?"
+    r"([-\\\d.(\[][^\n]{0,200}|(?-i:[A-Z])\b)",
     re.IGNORECASE,
 )
 _EQUATED = re.compile(r"[\s$]*=[\s$]*([^\s$=][^$\n=]{0,100})")
 _STATED_LATER = re.compile(
-    r"\banswer\b(?:\s+(?:is|equals|must be|would be)\b|\s*[:=])+[\s$*]*([-\\\d.(\[][^\n]{0,200}|[A-Z]\b)", re.IGNORECASE
+    r"\banswer\b(?:\s+(?:is|equals|must be|would be)\b|\s*[:=])+[\s$*]*([-\\\d.(\[][^\n]{0,200}|(?-i:[A-Z])\b)",
+    re.IGNORECASE,
+)
+# A sentence that is a value and no more but for words that lead up to it; without such words all of a line.
+_CONCLUDED = re.compile(
+    r"(?:\A|[\n(]|[.!?;:](?=\s)|,(?=\s(?:the|it|so|then|maybe|perhaps|i)\b))[\s*#$]{0,6}"
+    r"(?P<led>(?:(?:and|so|thus|hence|therefore|then|finally|final|maybe|perhaps|rather|it|it's|this|that|is|i|say|think"
+    r"|meant|the|my|real|true|correct|right|truth|result|value|answer|solution|choice|option|must|be)\b[\s,:]{1,3}){1,8})?"
+    r"[\s*$#(\\]{0,6}(-?\d(?:[\d,./]*\d)?|-?\\frac\{[^{}\n]{0,50}\}\{[^{}\n]{0,50}\}|(?-i:[A-Z])\b)[*$)\\]{0,4}"
+    r"(?(led)(?:[.!?);]?(?:\s*\n|\Z)|[.!?);]\s)|[.!?)]?[ \t]*(?:\n|\Z))",
+    re.IGNORECASE,
 )
 # What makes a box a part of a formula: before it, around it, and after it.
 _BEGUN = re.compile(
-    r"(?:(?<!-)-|\d\.?|[([{]\s*-?[\d.]+\s*,\s*|\bor[\s$]*|(?<![A-Za-z\\])[A-Za-z]|[\^_]\s*|[\w)}]\s*[+/<]\s*|[\w)}]\s*(?<!<answer)>\s*|[\d)}]\s+-\s+|≠\s*|!=\s*"
-    r"|\\(?:neq?|not\s*=|lt|gt|pm|mp|cdot|times|div|sqrt)\s*)$"
+    r"(?:(?<!-)-|\d\.?|[([{]\s*-?[\d.]+\s*,\s*|\bor[\s$]*|(?<![A-Za-z\\])[A-Za-z]|[\^_]\s*"
+    r"|[\w)}]\s*[+/<]\s*|[\w)}]\s*(?<!<answer)>\s*|[\d)}]\s+-\s+|≠\s*|!=\s*"
+    r"|\$\s*-?[\d.]+\s*,\s*|\\(?:neq?|not\s*=|lt|gt|[lg]eq?|sim|pm|mp|cdot|times|div|sqrt)\s*)$"
 )
 _WITHIN = re.compile(r"(?:[\^_}]|\\(?:[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)(?:\[[^\]]*\])?)\s*$")
 _GOES_ON = re.compile(
     r"\.?\d|[A-Za-z](?![A-Za-z])|\s*(?:million|billion|thousand|hundred|dozen)\b"
     r"|[\s$]*(?:to|–|—|→|\\to|\\rightarrow|[<>])[\s$]*-?[\d\\]"
-    r"|\s*(?:[\^_]|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|-\s?[\d\\(]|\\(?:cdot|times|div|pm|mp)(?![a-z])"
+    r"|\s*(?:_|\^(?!\s*\{?\\circ)|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|-\s?[\d\\(]"
+    r"|\s*\\(?:cdot|times|div|pm|mp|pi|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z])"
     r"|,\s*\$?-?\d)"
 )
 
@@ -120,14 +140,28 @@ def stated_later(text: str) -> str | None:
     if not boxes:
         return None
     end = boxes[-1][1]
-    found = _STATED_LATER.findall(text, end)
-    after = end + text.startswith("}", end)
-    if match := _OR_ELSE.match(text, after) or _EQUATED.match(text, after):
-        found = [match[1]]
-    return re.split(r"[$*]|[.,;](?:\s|$)", found[-1])[0].strip() if found else None
+    after = text[end + text.startswith("}", end) :]
+    if match := _OR_ELSE.match(after) or _EQUATED.match(after):
+        return _first(match[1])
+    return concluded(after)
+
+
+def concluded(text: str) -> str | None:
+    """What the end of a text that follows an answer says that the answer is."""
+    text = text[-4000:]
+    found = [
+        (match.end(), match[match.lastindex]) for one in (_STATED_LATER, _CONCLUDED) for match in one.finditer(text)
+    ]
+    return _first(max(found)[1]) if found else None
+
+
+def _first(text: str) -> str:
+    return re.split(r"[$*]|[.,;](?:\s|$)", text)[0].strip()
 
 
 def _joins(between: str) -> bool:
+    if _ALTERNATIVE.match(between) or _ALTERNATIVE.search(between, 1):
+        return True
     words = re.findall(r"[a-z]{2,}", _NAMED.sub("", between).lower())
     return between.strip(" $") != "=" and set(words) <= _JOINING
 
@@ -169,7 +203,14 @@ def stated(text: str) -> str | None:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return None
-    match = _STATED.match(lines[-1].strip())
+    match = _STATED.search(_HOPED.sub("", lines[-1].strip()).strip())
     if match:
-        return match[1].strip().strip("*").rstrip(".").strip()
-    return lines[0].strip() if len(lines) == 1 and len(lines[0]) <= 300 else None
+        return _plain(match[1])
+    return _plain(lines[0]) if len(lines) == 1 and len(lines[0]) <= 300 else None
+
+
+def _plain(text: str) -> str:
+    """Without full stop and emphasis around it."""
+    for _ in range(2):
+        text = re.sub(r"(?<!\.)\.$", "", text.strip()).strip().strip("*").removeprefix("__").removesuffix("__")
+    return text.strip()

@@ -46,13 +46,16 @@ async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
                 try:
                     async with session.post(url, json=body, proxy=proxy) as answer:
                         content = await _read(answer)
+                except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+                    address = f"--rm-url {base}" + (f" or --http-proxy {proxy}" if proxy else "")
+                    raise RewardError(f"{name}: {address} is no address; write it as http://host:port") from None
                 except (aiohttp.ClientError, OSError) as error:
                     last = str(error) or type(error).__name__
                 except _TooLong as error:
                     raise RewardFailure(name, f"reward service {url}: {error}") from error
                 else:
                     if answer.ok:
-                        return _parsed(content, f"{name}: reward service {url}")
+                        return _parsed(content, name, url)
                     last = f"{answer.status} {answer.reason}: {content[:500].decode(errors='replace')}"
                     if answer.status != 429 and answer.status < 500:
                         raise RewardFailure(name, f"reward service {url}: {last}")
@@ -73,8 +76,8 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     return bytes(content)
 
 
-def _parsed(content: bytes, who: str) -> Any:
+def _parsed(content: bytes, name: str, url: str) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise RewardFailure(who, f"its answer is no JSON: {error}") from error
+        raise RewardFailure(name, f"reward service {url}: its answer is no JSON: {error}") from error

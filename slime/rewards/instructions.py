@@ -7,6 +7,7 @@ them: it would take a model to tell languages apart.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import unicodedata
@@ -36,17 +37,28 @@ def ifbench(args: Any, sample: Any) -> Verdict:
     said = after_thinking(sample.response, sample.prompt)
     if said is None:
         return wrong("the thinking does not end")
+    said = "".join(letter for letter in said if unicodedata.category(letter) != "Cf")  # those that nobody sees
     if not said:
         return wrong("the response is empty")
     broken = []
     for name, given in zip(names, arguments, strict=True):
         given = {key: value for key, value in (given or {}).items() if value is not None}
+        if problem := _problem(CHECKS[name], given):
+            raise RewardError(f"{sample.name}: kwargs of the instruction {name}: {problem}")
         try:
             if not CHECKS[name](said, **given):
                 broken.append(name)
-        except TypeError as error:
-            raise RewardError(f"{sample.name}: kwargs of the instruction {name}: {error}") from error
+        except (TypeError, AttributeError) as error:
+            raise RewardError(f"{sample.name}: kwargs of the instruction {name}, {given}: {error}") from error
     return wrong(f"not followed: {', '.join(broken)}") if broken else right(f"followed all {len(names)}")
+
+
+def _problem(check: Check, given: dict[str, Any]) -> str:
+    """Which arguments of a check are missing, or are none of its own; empty when they are all there."""
+    _, *wanted = inspect.signature(check).parameters.values()
+    needed = {one.name for one in wanted if one.default is one.empty}
+    parts = {"lack": needed - given.keys(), "have what it does not know:": given.keys() - {one.name for one in wanted}}
+    return ", and ".join(f"they {verb} {', '.join(sorted(names))}" for verb, names in parts.items() if names)
 
 
 def check(name: str) -> Callable[[Check], Check]:
@@ -68,7 +80,7 @@ def _compare(count: int, relation: str, wanted: int) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"\w+(?:[-'’]\w+)*", text)
+    return re.findall(r"\w*[^\W_]\w*(?:[-'’]\w+)*", text)
 
 
 def _occurrences(text: str, phrase: str) -> int:
@@ -137,7 +149,7 @@ def _postscript(text: str, postscript_marker: str = "P.S.") -> bool:
 
 @check("detectable_format:number_bullet_lists")
 def _bullets(text: str, num_bullets: int) -> bool:
-    return len(re.findall(r"^[ \t]*(?:\*(?!\*)|-(?![-\d]))[ \t]*\S", text, re.MULTILINE)) == num_bullets
+    return len(re.findall(r"^[ \t]*(?:\*(?!\*)|-(?![-\d]))[^\n]*\w", text, re.MULTILINE)) == num_bullets
 
 
 @check("detectable_format:constrained_response")
@@ -152,7 +164,7 @@ def _highlighted(text: str, num_highlights: int) -> bool:
 
 @check("detectable_format:multiple_sections")
 def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    return len(re.findall(rf"\b{re.escape(section_spliter)}\s?\d+", text)) >= num_sections
+    return len(set(re.findall(rf"\b{re.escape(section_spliter)}\s?(\d+)", text))) >= num_sections
 
 
 @check("detectable_format:json_format")
@@ -171,7 +183,7 @@ def _no_constant(name: str) -> None:
 
 @check("detectable_format:title")
 def _title(text: str) -> bool:
-    return any(title.strip("<> ") for title in re.findall(r"<<[^\n<>]+>>", text))
+    return re.search(r"<<[^\n<>]*\w[^\n<>]*>>", text) is not None
 
 
 @check("combination:two_responses")
@@ -193,7 +205,7 @@ def _ends(text: str, end_phrase: str) -> bool:
 @check("startend:quotation")
 def _quoted(text: str) -> bool:
     text = text.strip()
-    return len(text) > 2 and text[0] == text[-1] == '"'
+    return re.fullmatch(r'".*\w.*"', text, re.DOTALL) is not None
 
 
 @check("change_case:capital_word_frequency")
@@ -217,4 +229,4 @@ def _is_latin(text: str) -> bool:
 
 @check("punctuation:no_comma")
 def _no_comma(text: str) -> bool:
-    return "," not in text and "，" not in text
+    return not set(text) & set(",，")

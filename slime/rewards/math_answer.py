@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from slime.rewards.errors import RewardFailure
 from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, stated_later, why_not_meant
 from slime.rewards.label import label_of
 from slime.rewards.math_text import same_literally
 from slime.rewards.verdict import Verdict, right, wrong
-from slime.rewards.workers import WorkerDied, workers
+from slime.rewards.workers import WorkerDied, WorkerKilled, workers
 
 
 async def math(args: Any, sample: Any) -> Verdict:
@@ -30,32 +31,35 @@ async def math(args: Any, sample: Any) -> Verdict:
         if reason := why_not_meant(said):
             return wrong(reason)
         later = stated_later(said)
-        if later is not None and not (await compare(later, answer)).score:
+        if later is not None and not (await compare(sample, later, answer)).score:
             return wrong(f"after the box it states another answer: {later}")
     else:
         answer = stated(said)
         if answer is None:
             return wrong(r"there is no \boxed{} and the last line states no answer")
-    return await compare(answer, label_of(sample))
+    return await compare(sample, answer, label_of(sample))
 
 
-async def compare(answer: str, label: Any) -> Verdict:
+async def compare(sample: Any, answer: str, label: Any) -> Verdict:
+    """Whether an answer of the sample is the label, or one of a list. Raises RewardFailure where nobody could tell."""
     labels = label if isinstance(label, list) else [label]
     reasons = []
     for one in labels:
-        equal, reason = await _same(answer, _text_of(one))
+        equal, reason = await _same(sample, answer, _text_of(one))
         if equal:
             return right(reason)
         reasons.append(reason)
     return wrong("; ".join(reasons))
 
 
-async def _same(answer: str, label: str) -> tuple[bool, str]:
+async def _same(sample: Any, answer: str, label: str) -> tuple[bool, str]:
     decided = same_literally(answer, label)
     if decided is not None:
         return decided
     try:
         equal, reason = await workers().run("slime.rewards.math_compare:same", answer, label)
+    except WorkerKilled as death:
+        raise RewardFailure(sample.name, f"comparing {answer:.80} with {label:.80}: {death}, twice") from death
     except WorkerDied as death:
         return False, f"comparing {answer:.80} with {label:.80} {death}"
     return equal, reason

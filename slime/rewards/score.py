@@ -24,6 +24,10 @@ def score(name: str, reward: Any, key: str | None = None) -> float:
     # NumPy's scalars are Real, too; those of PyTorch are not, but have `item`.
     if hasattr(reward, "item") and getattr(reward, "ndim", None) == 0:
         reward = reward.item()
-    if not isinstance(reward, Real) or not math.isfinite(reward):
-        raise RewardError(f"{name}: the reward is {reward!r}, not a finite number")
-    return float(reward)
+    try:
+        number = float(reward) if isinstance(reward, Real) else math.nan
+    except OverflowError:  # of an integer of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise RewardError(f"{name}: the reward is {reward!r:.200}, not a finite number")
+    return number

@@ -1,7 +1,8 @@
 """Processes that do what may hang, crash or take all memory: kept warm, ended when they overrun, started again.
 
 Held: a task ends within its seconds whatever it does, as the kernel ends its process by SIGALRM; a worker ends with the
-process that started it; what is exchanged is JSON, one line each way; no task is tried twice.
+process that started it; what is exchanged is JSON, one line each way; a task is tried twice only if its process was
+killed by somebody else.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class WorkerDied(Exception):
     """The task did not come to an end; the message says what became of it."""
 
 
+class WorkerKilled(WorkerDied):
+    """Its process was killed from outside (by the kernel, for want of memory): nothing is said of the task."""
+
+
 class Worker:
     """One process, for one task at a time."""
 
@@ -36,7 +41,8 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, function: str, arguments: list[Any], seconds: float = SECONDS) -> Any:
-        """What `function` ("module:name") returns for JSON arguments. Raises WorkerDied, after `seconds` at most."""
+        """What `function` ("module:name") returns for JSON arguments. Raises WorkerDied, after `seconds` at most, and
+        WorkerKilled at any time."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from slime.rewards.workers import main; main()"],
@@ -56,6 +62,8 @@ class Worker:
             self.close()
             if status == -signal.SIGALRM:
                 raise WorkerDied(f"took longer than {seconds:g} s")
+            if status in (-signal.SIGKILL, -signal.SIGTERM):
+                raise WorkerKilled(f"its process was killed from outside ({signal.Signals(-status).name})")
             raise WorkerDied(f"its process ended with status {status}")
         result, error = json.loads(answer)
         if error:
@@ -87,6 +95,8 @@ class Workers:
     def _ask(self, function: str, arguments: list[Any]) -> Any:
         worker = self._idle.get()
         try:
+            with contextlib.suppress(WorkerKilled):
+                return worker.ask(function, arguments)
             return worker.ask(function, arguments)
         finally:
             self._idle.put(worker)

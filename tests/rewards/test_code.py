@@ -11,7 +11,7 @@ import pytest
 
 from slime.data.sample import Sample
 from slime.rewards import RewardError, sandbox
-from slime.rewards.code import code
+from slime.rewards.code import code, last_program
 
 ADD = [{"input": "2 3", "output": "5"}, {"input": "-1 1\n", "output": "0\n"}]
 isolated = pytest.mark.skipif("NOT CUT OFF" in sandbox.isolation(), reason="this machine allows no namespaces")
@@ -109,7 +109,7 @@ def test_what_counts_is_the_last_block_after_the_thinking() -> None:
     tests = {"metadata": {"tests": [{"input": "", "output": "1"}]}}
     for response, score in {
         "```python\nprint(2)\n```\nno:\n```py\nprint(1)\n```": 1,
-        "```python\nprint(1)\n```\nno:\n```\nprint(2)\n```": 0,
+        "```python\nprint(1)\n```\nno:\n```python\nprint(2)\n```": 0,
         "<think>```python\nprint(1)\n```": 0,
         "print(1)": 0,
     }.items():
@@ -155,3 +155,16 @@ def test_cases_in_other_forms(tests: object) -> None:
 def test_tests_that_any_program_would_pass_name_the_sample(tests: object) -> None:
     with pytest.raises(RewardError, match=r"sample 3 .*tests are a list of"):
         verdict("print(1)", tests)
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("```python\nright\n```\nIt prints:\n```\n4\n```", "right\n"),
+        ("```\nfirst\n```\n```\nlast\n```", "last\n"),
+        ("```python\nfirst\n```\n```py\nlast\n```\n```text\n4\n```", "last\n"),
+        ("```js\nother\n```", None),
+    ],
+)
+def test_which_block_is_the_program(response: str, program: str | None) -> None:
+    assert last_program(response) == program

@@ -12,7 +12,7 @@ import pytest
 
 from slime.config.sections.rollout import Reward
 from slime.rewards.__main__ import main
-from slime.rewards.catalogue import BOXED, GRADERS
+from slime.rewards.catalogue import BOXED, GRADERS, MAY_BE_BOXED
 
 
 def write(path: Path, *lines: object) -> str:
@@ -67,6 +67,12 @@ def test_a_case_that_cannot_be_graded_has_no_score_and_the_others_have_theirs(tm
         (["--type", "maths", "--response", "4", "--label", "4"], 1, "there is no reward type 'maths', only exact_m"),
         (["--type", "math"], 2, "Give --response and --label, or --file"),
         (["--type", "math", "--file", "no/such.jsonl"], 2, "No such file"),
+        (
+            ["--type", "math", "--file", "no.jsonl", "--response", "4", "--label", "4"],
+            2,
+            "--response, --label would not",
+        ),
+        (["--type", "boxed_code", "--response", "4", "--label", "4"], 1, "no reward type 'boxed_code'"),
     ],
 )
 def test_mistakes(argv: list[str], status: int, message: str, capsys) -> None:
@@ -74,8 +80,32 @@ def test_mistakes(argv: list[str], status: int, message: str, capsys) -> None:
     assert message in capsys.readouterr().err
 
 
+def test_a_list_of_labels(capsys: pytest.CaptureFixture) -> None:
+    """Of texts: of numbers it is a vector, or an interval."""
+    for response, label, score in (("5", '["4", "5"]', "1"), ("4", "[4, 5]", "0"), ("[4, 5]", "[4, 5]", "1")):
+        assert main(["grade", "--type", "math", "--response", response, "--label", label]) == 0
+        assert capsys.readouterr().out.startswith(f"{score}: ")
+
+
+def test_a_file_in_another_encoding(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = tmp_path / "cases.jsonl"
+    file.write_bytes('{"response": "4", "label": 4}'.encode("utf-16"))
+    assert main(["grade", "--type", "math", "--file", str(file)]) == 2
+    assert f"{file}:1: not text in UTF-8" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written(tmp_path: Path) -> None:
+    file = write(tmp_path / "cases.jsonl", {"response": "4", "label": 4})
+    command = [sys.executable, "-m", "slime.rewards", "grade", "--type", "math", "--file", file]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "what was graded cannot be written: [Errno 28] No space left on device\n",
+    )
+
+
 def test_the_option_knows_the_graders() -> None:
     annotation = Reward.model_fields["rm_type"].annotation
     offered = {name for kind in typing.get_args(annotation) for name in typing.get_args(kind)}
-    assert {name for name in offered if not name.startswith(BOXED)} == GRADERS.keys()
-    assert {name.removeprefix(BOXED) for name in offered} == GRADERS.keys()
+    assert offered == {*GRADERS, *(BOXED + name for name in MAY_BE_BOXED)}

@@ -73,7 +73,10 @@ def test_all_must_be_followed() -> None:
     [
         ({}, "instruction_id_list"),
         ({"instruction_id_list": ["a:b"]}, "no check for the instructions a:b; there are: change_case"),
-        ({"instruction_id_list": ["keywords:existence"], "kwargs": [{"words": []}]}, "kwargs of .*keywords:existence"),
+        (
+            {"instruction_id_list": ["keywords:existence"], "kwargs": [{"words": []}]},
+            "existence: they lack keywords, and they have what it does not know: words",
+        ),
         ({"instruction_id_list": ["keywords:existence"], "kwargs": [{}, {}]}, "1 instructions, but kwargs for 2"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,20 @@ def test_a_service_is_asked_through_a_proxy_where_one_is_named() -> None:
 def test_an_answer_that_is_no_reward(answer: Any) -> None:
     with pytest.raises(RewardFailure, match=r"sample 3 .*reward service http"):
         verdict(Service((200, answer)), "remote_rm")
+
+
+@pytest.mark.parametrize("answer", ["NaN", '{"score": Infinity}', "1e999", "1" + "0" * 400])
+def test_a_number_that_is_none_is_a_mistake_of_the_service(answer: str) -> None:
+    with pytest.raises(RewardError, match=r"sample 3 .*reward service http.* not a finite number") as raised:
+        verdict(Service((200, answer)), "remote_rm")
+    assert not isinstance(raised.value, RewardFailure)
+
+
+def test_an_address_that_is_none_is_not_asked_until_the_deadline() -> None:
+    for url in ("notaurl", "ftp://there"):
+        args = SimpleNamespace(rm_url=url, rm_model=None, http_proxy=None, rm_timeout=20, reward_key=None)
+        with pytest.raises(RewardError, match=rf"--rm-url {url} is no address; write it as http://host:port"):
+            asyncio.run(judged(args, Sample(response="4"), "remote_rm"))
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -176,6 +191,24 @@ def test_a_judge(text: str, score: float) -> None:
 def test_a_judge_without_a_score_is_a_failure(text: str) -> None:
     with pytest.raises(RewardFailure, match='did not end with a line "Score: X"'):
         verdict(Service(said(text)), "judge")
+
+
+def test_an_answer_cannot_say_where_it_ends() -> None:
+    """The marks around it are others each time."""
+    service = Service(said("Score: 1"))
+    marks = []
+    for _ in range(2):
+        verdict(service, "judge")
+        question = service.asked[-1][1]["messages"][0]["content"]
+        opened, closed = re.search(r"\[Answer (\w+)\]\n4\n\[End of answer (\w+)\]", question).groups()
+        assert opened == closed
+        marks.append(opened)
+    assert marks[0] != marks[1]
+
+
+def test_a_question_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(RewardError, match=r"sample 3 .*--rm-judge-prompt .*/nope cannot be read: .*No such file"):
+        verdict(Service(said("Score: 1")), "judge", rm_judge_prompt=str(tmp_path / "nope"))
 
 
 def test_the_question_put_to_a_judge(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from slime.rewards.workers import Worker, WorkerDied
+from slime.rewards.workers import Worker, WorkerDied, WorkerKilled, Workers
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,20 @@ def test_a_task_that_raises_or_takes_all_memory_or_ends_its_process(worker: Work
     with pytest.raises(WorkerDied, match="its process ended with status 3"):
         worker.ask("os:_exit", [3])
     assert worker.ask("math:gcd", [12, 18]) == 6
+
+
+def test_a_task_whose_worker_somebody_kills_is_done_by_a_new_one_once() -> None:
+    async def kill_and_ask() -> None:
+        workers = Workers(1)
+        worker = workers._idle.queue[0]
+        assert await workers.run("math:gcd", 12, 18) == 6
+        worker._process.kill()
+        assert await workers.run("math:gcd", 12, 18) == 6
+        with pytest.raises(WorkerKilled, match=r"killed from outside \(SIGKILL\)"):
+            await workers.run("signal:raise_signal", signal.SIGKILL)
+        worker.close()
+
+    asyncio.run(kill_and_ask())
 
 
 def test_what_a_task_prints_is_no_answer(worker: Worker) -> None:
