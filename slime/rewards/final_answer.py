@@ -73,7 +73,7 @@ _GOES_ON = re.compile(
     r"\.?\d|[A-Za-z](?![A-Za-z])|\s*(?:million|billion|thousand|hundred|dozen)\b"
     r"|[\s$]*(?:to|–|—|→|\\to|\\rightarrow|[<>])[\s$]*-?[\d\\]"
     r"|\s*(?:_|\^(?!\s*\{?\\circ)|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|-\s?[\d\\(]"
-    r"|\s*\\(?:cdot|times|div|pm|mp|pi|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z])"
+    r"|\\(?:cdot|times|div|pm|mp|pi|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z])"
     r"|,\s*\$?-?\d)"
 )
 
