@@ -1,18 +1,19 @@
 """From prompts to token ids: for generation, and for supervised training on conversations.
 
 Invariant: the ids are those of the whole rendered text, tokenised once; a token is trained on when it begins inside of
-what the assistant said, up to and including the token that ends its turn.
+what the assistant said, up to and including the token that ends its turn. Of other messages at most the first token is
+trained on, where models end their turns at the header of the next one.
 """
 
 from __future__ import annotations
 
+import logging
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
 
 from tokenizers import Encoding
 
@@ -20,6 +21,8 @@ from slime.data.errors import DataError
 from slime.data.prompts import Messages, Prompt
 from slime.data.template import ChatTemplate, Span
 from slime.data.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 PROBE = "\ufdd2"  # a noncharacter, so in no text of a user or template
 
@@ -36,6 +39,14 @@ class Encoded:
     @property
     def response_length(self) -> int:
         return 0 if self.loss_mask is None else len(self.loss_mask)
+
+
+class Turn(NamedTuple):
+    """Where a text shows what the assistant says, in characters."""
+
+    begin: int
+    words: int  # where the last of its words ends
+    end: int  # where the message ends, with all that the template writes after the words
 
 
 class Encoder(Protocol):
@@ -73,9 +84,13 @@ class ConversationEncoder:
     """Conversations with a loss mask over all that the assistant says in them.
 
     Where the template marks {% generation %} blocks, these are what the assistant says. Other templates are asked: in
-    one message after another its words are replaced by a probe, and the text that changes is that message's. Its turn
-    begins after the header that the generation prompt writes and ends with the first end-of-turn token. Nothing of
-    this depends on how the template renders earlier turns (some cut the thinking out of them).
+    one message after another its words are replaced by a probe, and the text that changes is that message's; rendered
+    as the last message, it shows what the template writes after these words. Its turn begins after the header that the
+    generation prompt writes and ends with the first end-of-turn token. Nothing of this depends on how the template
+    renders earlier turns (some cut the thinking out of them).
+
+    Some templates write nothing after the last turn, but models of theirs stop at the header of whoever speaks next:
+    that token is appended then.
     """
 
     limit_option = "--rollout-max-context-len"
@@ -83,6 +98,7 @@ class ConversationEncoder:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
         self._tokenizer = tokenizer
         self._template = template
+        self._stops: dict[bool, int | None] = {}  # after tool calls, after words
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:
         """Each begins with what comes before the first word of the assistant and ends with the assistant's last."""
@@ -93,44 +109,66 @@ class ConversationEncoder:
             for prompt, (text, spans), encoding in zip(prompts, rendered, encodings, strict=True)
         ]
 
-    def _render(self, prompt: Prompt) -> tuple[str, list[Span]]:
+    def _render(self, prompt: Prompt) -> tuple[str, list[Turn]]:
         messages = as_messages(prompt)
         try:
             text, spans = self._template.render_spans(messages, prompt.tools)
-            return text, spans or list(self._probe_spans(text, messages, prompt.tools))
+            marked = [Turn(begin, end, end) for begin, end in spans]
+            return text, marked or list(self._probed_turns(text, messages, prompt.tools))
         except DataError as error:
             raise DataError(f"{prompt.where}: {error}") from error
 
-    def _probe_spans(self, text: str, messages: Messages, tools: list[dict[str, Any]] | None) -> Iterator[Span]:
+    def _probed_turns(self, text: str, messages: Messages, tools: list[dict[str, Any]] | None) -> Iterator[Turn]:
+        render = partial(self._template.render, tools=tools, add_generation_prompt=False)
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            probed = self._template.render(
-                [*messages[:i], with_probe(message), *messages[i + 1 :]], tools, add_generation_prompt=False
-            )
-            if probed == text:
+            before, probed, after = messages[:i], with_probe(message), messages[i + 1 :]
+            changed = render([*before, probed, *after])
+            if changed == text:
                 continue  # the template leaves this message out
-            begin = common_prefix(text, probed)
-            end = len(text) - common_prefix(text[begin:][::-1], probed[begin:][::-1])
-            yield self._turns.begin(text, begin), end
+            begin, words = difference(text, changed)
+            end = len(text)
+            if after:
+                as_last = render([*before, message])
+                _, words_as_last = difference(as_last, render([*before, probed]))
+                end = words + common_prefix(text[words:], as_last[words_as_last:])
+            yield Turn(self._turns.begin(text, begin), words, end)
 
-    def _encoded(self, prompt: Prompt, text: str, spans: list[Span], encoding: Encoding) -> Encoded:
-        ids, begins = encoding.ids, [begin for begin, _ in encoding.offsets]
+    def _encoded(self, prompt: Prompt, text: str, turns: list[Turn], encoding: Encoding) -> Encoded:
+        ids, offsets = encoding.ids, encoding.offsets
         mask = bytearray(len(ids))
-        speaks_last = as_messages(prompt)[-1]["role"] == "assistant"
-        for begin, end in spans:
-            is_last = speaks_last and end == spans[-1][1]
-            end_ids = self._turns.last_end_ids if is_last else self._turns.earlier_end_ids
-            first, last = bisect_left(begins, begin), bisect_left(begins, end)
-            last = through_end_of_turn(ids, first, last, end_ids)
-            mask[first:last] = b"\1" * (last - first)
+        for turn in turns:
+            tokens = tokens_of(turn, text, ids, offsets, self._turns.end_ids)
+            mask[tokens] = b"\1" * (tokens.stop - tokens.start)
         first, last = mask.find(1), mask.rfind(1) + 1
         if first < 0:
             raise DataError(
                 f"{prompt.where}: the assistant says nothing in this conversation, so there is nothing to learn"
             )
-        split, end = begins[first], encoding.offsets[last - 1][1]
-        return Encoded(text[:split], array("i", ids[:last]), text[split:end], bytes(mask[first:last]))
+        split, end = offsets[first][0], offsets[last - 1][1]
+        tokens, response, trained = array("i", ids[:last]), text[split:end], bytes(mask[first:last])
+        if ids[last - 1] not in self._turns.end_ids and (stop := self._stop(prompt)) is not None:
+            tokens.append(stop)
+            response += self._tokenizer.decode([[stop]])[0]
+            trained += b"\1"
+        return Encoded(text[:split], tokens, response, trained)
+
+    def _stop(self, prompt: Prompt) -> int | None:
+        """What the model stops at after this conversation, whose last turn the template does not end."""
+        last = next(message for message in reversed(as_messages(prompt)) if message["role"] == "assistant")
+        calls_tools = bool(last.get("tool_calls"))
+        if calls_tools not in self._stops:
+            stop = self._stops[calls_tools] = learn_stop(self._template, self._tokenizer, calls_tools=calls_tools)
+            if stop is None:
+                log.warning(
+                    "the model does not learn from these conversations to stop after %s: the chat template ends a last"
+                    " turn with no token, nor begins the next message with one of the checkpoint's eos_token_id (first"
+                    " seen in %s)",
+                    "a tool call" if calls_tools else "an answer",
+                    prompt.where,
+                )
+        return self._stops[calls_tools]
 
     @cached_property
     def _turns(self) -> Turns:
@@ -142,7 +180,7 @@ class Turns:
     header: str  # what the prompt of a generation ends with; empty where the template knows no such thing
     lead: str  # then, what the template writes between the message before and the assistant's words
     earlier_end_ids: frozenset[int]  # tokens that end a turn with others after it
-    last_end_ids: frozenset[int]  # tokens that end the conversation's last turn
+    end_ids: frozenset[int]  # these, and tokens that end the conversation's last turn
 
     def begin(self, text: str, words: int) -> int:
         """Where the turn begins whose words are at `words`."""
@@ -184,26 +222,70 @@ def learn_turns(template: ChatTemplate, tokenizer: Tokenizer) -> Turns:
     ):  # nothing ends a turn but, in some templates, the header of the next message, at which models then stop
         ends_earlier &= stops
     lead = last[turn:].partition(PROBE)[0]
-    return Turns(header, lead, frozenset(ends_earlier and ends_earlier | stops), ends_last | stops)
+    return Turns(header, lead, frozenset(ends_earlier and ends_earlier | stops), stops | ends_earlier | ends_last)
 
 
-def through_end_of_turn(ids: Sequence[int], first: int, last: int, end_ids: frozenset[int]) -> int:
-    """The end of the turn that says the tokens first..last, with the token that ends it if there is one."""
-    if last > first and ids[last - 1] in end_ids:
-        return last
-    return next((i + 1 for i in range(last, len(ids)) if ids[i] in end_ids), last)
+def learn_stop(template: ChatTemplate, tokenizer: Tokenizer, *, calls_tools: bool) -> int | None:
+    """Reads off the template which of the checkpoint's stop tokens the model says for whoever speaks after it: the
+    result of a tool, or a user. None where it is no such token, or the template refuses such a conversation."""
+    call = {"id": "123456789", "type": "function", "function": {"name": PROBE, "arguments": {}}}
+    said = {"role": "assistant", "content": PROBE}
+    after = {"role": "user", "content": PROBE}
+    if calls_tools:
+        said["tool_calls"] = [call]
+        after = {"role": "tool", "content": PROBE, "tool_call_id": call["id"]}
+    try:
+        text = template.render([{"role": "user", "content": "x"}, said, after], add_generation_prompt=False)
+    except DataError:
+        return None
+    between = text.split(PROBE)[1:-1]  # of which the last piece is that between what the two say
+    return next((i for ids in tokenizer.encode(between[-1:]) for i in ids if i in tokenizer.stop_token_ids), None)
+
+
+def tokens_of(turn: Turn, text: str, ids: Sequence[int], offsets: Sequence[Span], end_ids: frozenset[int]) -> slice:
+    """The tokens of a turn: up to the first token after its words that ends it, which may be the one right after the
+    message. Without such a token they are those of the message, less white space with which the template may close
+    it."""
+    first, words = (bisect_left(offsets, (character,)) for character in (turn.begin, turn.words))
+    after = max(words, bisect_right(offsets, turn.end, key=lambda token: token[1]))
+    end = min(turn.end, offsets[after][0]) if after < len(ids) else turn.end
+    written = text[turn.words : end].rstrip()
+    search = words if written else max(first, words - 1)  # the words themselves may end with it
+    for position in range(search, min(after + 1, len(ids))):
+        if ids[position] in end_ids:
+            return slice(first, position + 1)
+    return slice(first, bisect_left(offsets, (turn.words + len(written),)))
 
 
 def with_probe(message: dict[str, Any]) -> dict[str, Any]:
     """The message with the probe in place of all that the assistant says in it."""
-    probed = {**message, "content": PROBE}
+    said = {"content": PROBE}
     if message.get("reasoning_content"):
-        probed["reasoning_content"] = PROBE
+        said["reasoning_content"] = PROBE
     if message.get("tool_calls"):
-        probed["tool_calls"] = deepcopy(message["tool_calls"])
-        for call in probed["tool_calls"]:
-            call.get("function", call)["name"] = PROBE
-    return probed
+        said["tool_calls"] = [_call_with_probe(call) for call in message["tool_calls"]]
+    return message | said
+
+
+def _call_with_probe(call: dict[str, Any]) -> dict[str, Any]:
+    if "function" in call:
+        return call | {"function": _call_with_probe(call["function"])}
+    return call | {key: _probed(call[key]) for key in ("name", "arguments") if key in call}
+
+
+def _probed(value: Any) -> Any:
+    """The probe in place of every text in a value, so that templates treat it as they did."""
+    if isinstance(value, str):
+        return PROBE
+    if isinstance(value, dict):
+        return {key: _probed(inner) for key, inner in value.items()}
+    return [_probed(inner) for inner in value] if isinstance(value, list) else value
+
+
+def difference(text: str, other: str) -> Span:
+    """The characters of `text` that are not the same in `other`, at the same place from the beginning or the end."""
+    begin = common_prefix(text, other)
+    return begin, len(text) - common_prefix(text[begin:][::-1], other[begin:][::-1])
 
 
 def as_messages(prompt: Prompt) -> Messages:

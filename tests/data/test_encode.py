@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 from functools import partial
 from pathlib import Path
 
@@ -42,12 +43,12 @@ def trained_runs(tokenizer, encoded):
     return tokenizer.decode(runs)
 
 
-def check(load, template, messages, expected, stops=("<|im_end|>",)):
+def check(load, template, messages, expected, stops=("<|im_end|>",), appended=""):
     tokenizer, encoder = load(template, stops)
     (encoded,) = encoder.encode([Prompt(messages, "here")])
     assert trained_runs(tokenizer, encoded) == expected
     assert encoded.loss_mask[0] == encoded.loss_mask[-1] == 1
-    whole = ChatTemplate(tokenizer).render(messages, add_generation_prompt=False)
+    whole = ChatTemplate(tokenizer).render(messages, add_generation_prompt=False) + appended
     assert encoded.prompt + encoded.response == whole[: len(encoded.prompt + encoded.response)]
     assert encoded.tokens.tolist() == tokenizer.encode([whole])[0][: len(encoded.tokens)]
 
@@ -132,12 +133,38 @@ def test_a_template_that_opens_the_thinking_in_the_prompt_and_trims(load):
 
 
 def test_headers_that_end_the_turn_before_them(load):
+    """And the last turn: at what the template would begin the next message with."""
     messages = [USER, assistant("2"), AGAIN, assistant("yes")]
-    check(load, templates.HEADERS_ONLY, messages, ["2<|user|>", "yes"], stops=("</s>", "<|user|>"))
+    stops = ("</s>", "<|user|>")
+    check(load, templates.HEADERS_ONLY, messages, ["2<|user|>", "yes<|user|>"], stops, appended="<|user|>")
 
 
-def test_headers_that_are_no_stop_tokens_are_not_trained(load):
-    check(load, templates.HEADERS_ONLY, [USER, assistant("2"), AGAIN, assistant("yes")], ["2", "yes"], stops=("</s>",))
+def test_headers_that_are_no_stop_tokens_are_not_trained_and_this_is_said_once(load, caplog):
+    messages = [USER, assistant("2"), AGAIN, assistant("yes")]
+    check(load, templates.HEADERS_ONLY, messages, ["2", "yes"], stops=("</s>",))
+    assert [record.args for record in caplog.records] == [("an answer", "here")]
+    caplog.clear()
+    _, encoder = load(templates.HEADERS_ONLY, ("</s>",))
+    encoder.encode([Prompt(messages, "first"), Prompt(messages, "second")])
+    encoder.encode([Prompt(messages, "third")])
+    assert [record.args for record in caplog.records] == [("an answer", "first")]
+
+
+SYSTEM = {"role": "system", "content": "be brief"}
+
+
+@pytest.mark.parametrize("stops", [("</s>", "<|user|>"), ("</s>",)])
+def test_no_word_of_the_next_message_is_trained_whoever_speaks(load, stops):
+    user = "<|user|>" if "<|user|>" in stops else ""
+    messages = [USER, assistant("2"), SYSTEM, AGAIN, assistant("yes"), assistant("2"), AGAIN]
+    check(load, templates.HEADERS_ONLY, messages, ["2", "yes", "2" + user], stops)
+    messages = [assistant("hello"), USER, assistant("2"), SYSTEM]  # cut off after the last turn
+    (encoded,) = load(templates.HEADERS_ONLY, stops)[1].encode([Prompt(messages, "here")])
+    assert encoded.response == "hello<|user|>\none plus one?<|assistant|>\n2" + user
+    glm = [f"\n<think></think>\n{words}" for words in ("2", "yes", "2")]
+    glm[-1] += user
+    messages = [USER, assistant("2"), SYSTEM, AGAIN, assistant("yes"), assistant("2"), AGAIN]
+    check(load, templates.GLM, messages, glm, stops)
 
 
 def test_a_published_template_of_qwen(load):
@@ -170,7 +197,7 @@ def test_two_tool_messages_in_a_row_as_llama_writes_them(load):
 
 
 def test_two_tool_messages_in_a_row_as_glm_writes_them(load):
-    """The model itself writes the next header, at which it stops: not after the last turn, which nothing follows."""
+    """The model itself writes the next header, at which it stops, also after the last turn, which nothing follows."""
     stops = ("</s>", "<|user|>", "<|observation|>")
     call = "\n<tool_call>add\na=1\nb=1\n</tool_call>"
     messages = [
@@ -180,11 +207,56 @@ def test_two_tool_messages_in_a_row_as_glm_writes_them(load):
         {"role": "tool", "content": "two"},
         assistant("2", reasoning_content="easy"),
     ]
-    first, last = f"\n<think>hm</think>\nI'll add{call}<|observation|>", "\n<think>easy</think>\n2"
-    check(load, templates.GLM, messages, [first, last], stops)
+    first, last = f"\n<think>hm</think>\nI'll add{call}<|observation|>", "\n<think>easy</think>\n2<|user|>"
+    check(load, templates.GLM, messages, [first, last], stops, appended="<|user|>")
     messages += [AGAIN, assistant("yes", reasoning_content="sure")]
     first, last = f"\n<think></think>\nI'll add{call}<|observation|>", "\n<think></think>\n2<|user|>"
-    check(load, templates.GLM, messages, [first, last, "\n<think>sure</think>\nyes"], stops)
+    runs = [first, last, "\n<think>sure</think>\nyes<|user|>"]
+    check(load, templates.GLM, messages, runs, stops, appended="<|user|>")
+
+
+NUMBERS, TEXTS = {"a": 1, "b": True}, {"query": "cats and dogs", "among": {"names": ["Tom", "<|user|>"], "most": 3}}
+
+
+@pytest.mark.parametrize("arguments", [NUMBERS, TEXTS, {}], ids=["numbers", "texts", "none"])
+@pytest.mark.parametrize("content", ["let me", None])
+def test_a_tool_call_is_trained_to_its_end_and_to_the_stop_after_it(load, content, arguments):
+    """Be it the last message or not; a stop token among its arguments does not end it."""
+    stops = ("</s>", "<|user|>", "<|observation|>")
+    call = {"function": {"name": "search", "arguments": arguments}}
+    shown = "".join(f"\n{key}={json.dumps(value)}" for key, value in arguments.items())
+    said = "\n<think></think>" + f"\n{content}" * bool(content) + f"\n<tool_call>search{shown}\n</tool_call>"
+    messages = [USER, assistant(content, tool_calls=[call])]
+    check(load, templates.GLM, messages, [said + "<|observation|>"], stops, appended="<|observation|>")
+    messages += [AGAIN, assistant(content, tool_calls=[call]), SYSTEM, AGAIN, assistant("no")]
+    runs = [said + "<|user|>", said, "\n<think></think>\nno<|user|>"]
+    check(load, templates.GLM, messages, runs, stops, appended="<|user|>")
+
+
+def test_a_call_that_the_checkpoint_does_not_stop_after_is_trained_to_its_end(load, caplog):
+    check(
+        load,
+        templates.GLM,
+        [USER, assistant("", tool_calls=[CALL])],
+        ["\n<think></think>\n<tool_call>add\na=1\nb=1\n</tool_call>"],
+        ("</s>",),
+    )
+    assert [record.args for record in caplog.records] == [("a tool call", "here")]
+
+
+def test_arguments_as_a_text(load):
+    """Of JSON, as OpenAI's API gives them; here with an end token in it."""
+    call = {"function": {"name": "add", "arguments": '{"a": "<|im_end|>"}'}}
+    template = templates.THINKING.replace("call.arguments | tojson", "call.arguments")
+    said = '<think>\n\n</think>\n\n\n<tool_call>\n{"name": "add", "arguments": {"a": "<|im_end|>"}}\n</tool_call>'
+    said += "<|im_end|>"
+    check(load, template, [USER, assistant("", tool_calls=[call])], [said])
+    check(
+        load,
+        template,
+        [USER, assistant("", tool_calls=[call]), assistant("2"), SYSTEM],
+        [said, "<think>\n\n</think>\n\n2<|im_end|>"],
+    )
 
 
 def test_a_template_without_a_generation_prompt(load):
