@@ -1,8 +1,8 @@
 """A rollout in a file: JSON lines, one group of samples each, to the last bit. Nothing in it is ever executed.
 
-The first line says what the file is. Floats are written so that they read back as the same number, NumPy arrays as
-{"npy": base64 of a .npy file}. What no JSON stands for is an error that names the sample: nothing is left out in
-silence.
+The first line says what the file is and how many groups follow. Floats are written so that they read back as the same
+number, NumPy arrays as {"npy": base64 of a .npy file}. What no JSON stands for is an error that names the sample:
+nothing is left out in silence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import json
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,7 +22,7 @@ import numpy as np
 from slime.data.errors import DataError
 from slime.data.sample import Sample
 
-HEAD = {"format": "slime rollout", "version": 1}
+FORMAT = {"format": "slime rollout", "version": 2}
 Group = Sequence[Sample | Sequence[Sample]]  # of one prompt; a list where a sample fanned out into several
 
 
@@ -48,30 +48,47 @@ def replacing(path: Path) -> Iterator[TextIO]:
 def write_rollout(path: str | Path, groups: Sequence[Group]) -> None:
     """Whole, or not at all. Raises DataError for a sample that holds what can't be written."""
     with replacing(Path(path)) as file:
-        file.write(json.dumps(HEAD) + "\n")
+        file.write(json.dumps(FORMAT | {"groups": len(groups)}) + "\n")
         for group in groups:
             members = (_text(s) if isinstance(s, Sample) else f"[{', '.join(map(_text, s))}]" for s in group)
             file.write(f"[{', '.join(members)}]\n")
 
 
 def read_rollout(path: str | Path) -> list[list[Sample | list[Sample]]]:
-    """The groups of `write_rollout`. Raises DataError, with the line, for a file that is something else."""
+    """The groups of `write_rollout`. Raises DataError, with the line, for a file that is something else or not whole,
+    and for a sample that contradicts itself."""
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path}: there is no such recorded rollout")
-    groups = []
     with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                values = loads(line)
-                if number == 1:
-                    if values != HEAD:
-                        raise ValueError(f"not a recorded rollout, whose first line is {json.dumps(HEAD)}")
-                    continue
-                groups.append(group_from(values))
-            except (ValueError, TypeError, KeyError) as error:
-                raise DataError(f"{path}:{number}: {error}") from error
+        count = _at(path, 1, _num_groups, file.readline())
+        groups = [_at(path, number, _checked_group, line) for number, line in enumerate(file, 2)]
+    if len(groups) != count:
+        raise DataError(f"{path}: it holds {len(groups)} groups, where its first line says {count}")
     return groups
+
+
+def _at(path: Path, number: int, read: Callable[[str], Any], line: str) -> Any:
+    try:
+        return read(line)
+    except (ValueError, TypeError, LookupError, AttributeError, EOFError, RecursionError) as error:
+        raise DataError(f"{path}:{number}: {error}") from error
+
+
+def _num_groups(line: str) -> int:
+    head = loads(line) if line else None
+    count = head.get("groups") if isinstance(head, dict) else None
+    if not isinstance(count, int) or head != FORMAT | {"groups": count}:
+        raise ValueError(f'not a recorded rollout, whose first line is {json.dumps(FORMAT)[:-1]}, "groups": ...}}')
+    return count
+
+
+def _checked_group(line: str) -> list[Sample | list[Sample]]:
+    group = group_from(loads(line))
+    for member in group:
+        for sample in [member] if isinstance(member, Sample) else member:
+            sample.check()
+    return group
 
 
 def dumps(value: Any) -> str:
@@ -97,7 +114,9 @@ def group_to(group: Group) -> list[Any]:
 
 
 def group_from(values: list[Any]) -> list[Sample | list[Sample]]:
-    """What `group_to` made something else of."""
+    """What `group_to` made something else of. Raises ValueError for anything else."""
+    if not isinstance(values, list):
+        raise ValueError(f"a group is a list of samples, not {json.dumps(values)[:80]}")
     return [Sample.from_dict(member) if isinstance(member, dict) else group_from(member) for member in values]
 
 

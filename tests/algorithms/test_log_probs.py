@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -77,6 +79,29 @@ def test_very_unequal_logits_stay_finite():
     log_probs, entropy = log_probs_and_entropy(logits, torch.tensor([2]), with_entropy=True)
     (log_probs.sum() + entropy.sum()).backward()
     assert log_probs.item() == -2e4 and entropy.item() == 0 and logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_what_cannot_be_sampled_adds_nothing_to_the_entropy_nor_to_gradients(temperature):
+    """0 · log 0 is 0: equal to leaving these logits out."""
+    logits, targets, weights = inputs(torch.float32)
+    weights = weights * 1000
+    masked = torch.cat([torch.full((ROWS, 1), -torch.inf), logits, torch.full((ROWS, 2), -torch.inf)], dim=1)
+    want = expected(logits / temperature, targets, weights)
+    masked.requires_grad_()
+    log_probs, entropy = log_probs_and_entropy(masked, targets + 1, temperature=temperature, with_entropy=True)
+    (weights[0] @ log_probs + weights[1] @ entropy).backward()
+    torch.testing.assert_close((log_probs.detach(), entropy.detach()), want[:2])
+    torch.testing.assert_close(masked.grad[:, 1:-2], want[2] / temperature)
+    assert masked.grad[:, [0, -2, -1]].count_nonzero() == 0
+
+
+def test_a_target_that_cannot_be_sampled():
+    logits = torch.tensor([[0.0, -torch.inf, 0.0]], requires_grad=True)
+    log_probs, entropy = log_probs_and_entropy(logits, torch.tensor([1]), with_entropy=True)
+    entropy.sum().backward()
+    assert log_probs.item() == -torch.inf and entropy.item() == pytest.approx(math.log(2))
+    assert logits.grad.tolist() == [[0.0, 0.0, 0.0]]
 
 
 def of_a_divided_vocabulary():

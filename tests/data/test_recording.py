@@ -77,3 +77,42 @@ def test_what_is_no_recording_is_refused_with_its_line(tmp_path):
     (tmp_path / "b.jsonl").write_text(text[:-9])
     with pytest.raises(DataError, match=r"b.jsonl:2: "):
         read_rollout(tmp_path / "b.jsonl")
+
+
+def test_a_file_that_is_not_whole_is_refused(tmp_path):
+    path = tmp_path / "c.jsonl"
+    write_rollout(path, [[Sample(index=0)], [Sample(index=1)]])
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    with pytest.raises(DataError, match=r"c.jsonl: it holds 1 groups, where its first line says 2"):
+        read_rollout(path)
+    path.write_text("")
+    with pytest.raises(DataError, match=r"c.jsonl:1: not a recorded rollout"):
+        read_rollout(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"a": 1}', 'a group is a list of samples, not {"a": 1}'),
+        ('["a"]', 'a group is a list of samples, not "a"'),
+        ("[" * 100_000, "recursion"),
+        ('[{"index": 3, "status": "completed", "masks": []}]', "masks"),
+        (
+            '[{"index": 3, "tokens": [1, 2], "response_length": 1, "loss_mask": [1, 1], "status": "completed"}]',
+            "sample 3 .*: loss_mask has 2 entries, the response has 1 tokens",
+        ),
+        (
+            '[{"index": 3, "tokens": [1, 2], "rollout_routed_experts": [[[0]]], "status": "completed"}]',
+            "'list' object has no attribute 'ndim'",
+        ),
+    ],
+    ids=["a dict", "a text", "deep", "an unknown field", "a mask that does not fit", "experts that are no array"],
+)
+def test_a_damaged_line_is_named(tmp_path, line, message):
+    path = tmp_path / "d.jsonl"
+    write_rollout(path, [[Sample()], []])
+    head, first, _ = path.read_text().splitlines()
+    path.write_text(f"{head}\n{first}\n{line}\n")
+    with pytest.raises(DataError, match=rf"d.jsonl:3: .*{message}"):
+        read_rollout(path)
