@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 BLOCK = 2**20  # logits in a block, 4 MiB in float32: enough to keep a device busy
+LEAST = -1000.0  # a logarithm whose exponential is 0 in float32, and times which that is 0: 0 · log 0 is 0
 MAX_BLOCKS = 64  # above which blocks grow, so that launching them does not take longer than they do
 
 
@@ -87,9 +88,9 @@ class _LogProbs(torch.autograd.Function):
             shifted_BV = how.shifted(logits_BV, largest_R1[rows])
             exp_BV = shifted_BV.exp()
             sums_R[0, rows] = exp_BV.sum(dim=-1)
-            sums_R[1, rows] = shifted_BV.gather(-1, index_R1[rows]).squeeze(-1) * here_R[rows]
+            sums_R[1, rows] = shifted_BV.gather(-1, index_R1[rows]).squeeze(-1).where(here_R[rows], 0)
             if how.with_entropy:
-                sums_R[2, rows] = torch.einsum("bv,bv->b", shifted_BV, exp_BV)
+                sums_R[2, rows] = torch.einsum("bv,bv->b", shifted_BV.clamp_(min=LEAST), exp_BV)
         if how.group is not None:
             dist.all_reduce(sums_R, group=how.group)
         log_sum_R = sums_R[0].log()
@@ -121,6 +122,7 @@ class _LogProbs(torch.autograd.Function):
             if grad_log_probs_R is not None:
                 factor = factor - grad_log_probs_R[rows, None]
             if grad_entropy_R is not None:
+                log_softmax_BV.clamp_(min=LEAST)
                 factor = factor - grad_entropy_R[rows, None] * (log_softmax_BV + entropy_R[rows, None])
             grad_BV = log_softmax_BV.exp_().mul_(factor)
             if grad_log_probs_R is not None:

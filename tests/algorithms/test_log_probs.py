@@ -104,6 +104,12 @@ def test_a_target_that_cannot_be_sampled():
     assert logits.grad.tolist() == [[0.0, 0.0, 0.0]]
 
 
+def test_a_part_of_the_vocabulary_whose_first_token_cannot_be_sampled_adds_nothing_for_a_target_elsewhere():
+    logits = torch.tensor([[-torch.inf, 1.0, 1.0]])
+    log_probs, _ = log_probs_and_entropy(logits, torch.tensor([0]), vocab_start=5)
+    assert log_probs.item() == pytest.approx(-math.log(2))  # of the largest logit, and all ranks together
+
+
 def of_a_divided_vocabulary():
     logits, targets, weights = inputs(torch.float32)
     start, end = [(0, 5), (5, 12)][dist.get_rank()]  # parts of unequal size: the last has no padding
