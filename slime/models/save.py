@@ -100,7 +100,11 @@ class _Writer:
         self.pending_bytes += tensor.nbytes
 
     def _write(self) -> None:
-        save_file(self.pending, self.partial / f"{len(self.written)}", metadata={"format": "pt"})
+        file = self.partial / f"{len(self.written)}"
+        file.touch()  # with the permissions that other files get: safetensors writes into a private one beside it
+        mode = file.stat().st_mode
+        save_file(self.pending, file, metadata={"format": "pt"})
+        file.chmod(mode)
         self.written.append(list(self.pending))
         self.total_size += self.pending_bytes
         self.pending, self.pending_bytes = {}, 0

@@ -167,7 +167,7 @@ class Checkpoints:
         tensors = self._tensors(
             with_optimizer=with_optimizer, with_random=with_random, with_reference=with_reference, is_loading=True
         )
-        loaded = dist_checkpointing.load(tensors, str(saved.path)) if tensors else {}
+        loaded = saved.load(tensors) if tensors else {}
         if with_optimizer:
             self.model.optimizer.load_state_dict(loaded["optimizer"])
             optimizer_state.separate_steps(self.model.optimizer)

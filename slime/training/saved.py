@@ -6,6 +6,7 @@ Weights are loaded before there is an optimizer, so that its master weights are 
 from __future__ import annotations
 
 import json
+import pickle
 import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from megatron.core import parallel_state as mpu
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
 
 from slime.config import Config, checkpoint_dir
-from slime.models import Family, read_hf_config
+from slime.models import CheckpointError, Family, read_hf_config
 
 STATE = "state.json"
 NOT_OF_THE_WEIGHTS = frozenset(
@@ -95,10 +98,41 @@ class Saved:
             raise ValueError(f"{self.path} does not fit this run:\n  " + "\n  ".join(problems))
 
     def load_weights(self, chunks: Sequence[nn.Module]) -> None:
-        """Into bare models, or wrapped ones. Collective."""
-        loaded = dist_checkpointing.load(sharded_weights(chunks), str(self.path))
+        """Into bare models, or wrapped ones. Collective. Raises CheckpointError when they can't be read."""
+        loaded = self.load(sharded_weights(chunks))
         for name, chunk in named(chunks):
             chunk.load_state_dict(loaded[name])
+
+    def load(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        """What Megatron's `tensors` describe. Collective. Raises CheckpointError when it can't be read."""
+        if damaged := damaged_files(self.path):
+            raise CheckpointError(f"{self.path} is damaged: " + "; ".join(damaged))
+        try:
+            return dist_checkpointing.load(tensors, str(self.path))
+        except CheckpointException as error:  # which is no Exception
+            reasons = dict.fromkeys(str(of_rank[0]) for of_rank in error.failures.values())
+            raise CheckpointError(f"{self.path} can't be read: " + "; ".join(reasons)) from error
+
+
+def damaged_files(path: Path) -> list[str]:
+    """What of a torch_dist checkpoint is missing or cut short, a few words for each file."""
+    try:
+        metadata = FileSystemReader(path).read_metadata()
+    except FileNotFoundError:
+        return ["there is no file .metadata"]
+    except (pickle.UnpicklingError, EOFError) as error:
+        return [f"its file .metadata can't be read ({error})"]
+    needed: dict[str, int] = {}
+    for part in metadata.storage_data.values():
+        needed[part.relative_path] = max(needed.get(part.relative_path, 0), part.offset + part.length)
+    problems = []
+    for name, size in sorted(needed.items()):
+        file = path / name
+        if not file.is_file():
+            problems.append(f"there is no file {name}")
+        elif file.stat().st_size < size:
+            problems.append(f"{name} has {file.stat().st_size} bytes of {size}")
+    return problems
 
 
 def weights_in(directory: str | Path, step: int | None = None) -> Path | Saved:

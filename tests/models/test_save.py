@@ -126,6 +126,12 @@ def test_companions_are_copied_and_nothing_else(messages, source, work):
         assert (directory / name).read_bytes() == (source / name).read_bytes()
 
 
+def test_all_files_may_be_read_by_whom_the_umask_allows(messages, work, tmp_path):
+    (tmp_path / "any").touch()
+    allowed = (tmp_path / "any").stat().st_mode
+    assert {path.name for path in (work / "new" / "deep").iterdir() if path.stat().st_mode != allowed} == set()
+
+
 def test_large_models_are_spread_over_files_with_an_index(messages, work, tensors):
     files = sorted(path.name for path in (work / "many").glob("*.safetensors"))
     assert files == [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
