@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from slime.command import OutputLost  # first: from here on Ctrl+C ends in one line
 from slime.config import Config, from_command_line
 from slime.data.inspect import unusable_data
 from slime.inference.commands import command_lines
@@ -72,6 +73,9 @@ def main() -> None:
                 run.point_latest()
                 train(job.config, job, Evaluation(job, recorder), recorder)
         print_summary(run)
+    except OutputLost:
+        print("slime: its output is lost; whatever this run had started has ended", file=sys.stderr)
+        raise
     except RunDirError as error:
         sys.exit(f"slime: {error}")
     except (ActorFailed, Stalled, PlacementError, RayStartError, TrackerError) as error:
@@ -79,8 +83,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("slime: interrupted; whatever this run had started has ended", file=sys.stderr)
-        sys.exit(130)
+    main()

@@ -44,8 +44,6 @@ def main() -> int:
     except (Refused, ValueError, OSError) as error:
         print(f"slime.convert: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     finally:
         console.close()
     return 0

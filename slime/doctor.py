@@ -231,7 +231,10 @@ def limits() -> Iterator[Finding]:
     else:
         yield Finding("limits", "/dev/shm", "missing", Verdict.BROKEN, "weights cannot be shared: mount a tmpfs on it")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    cost = f"many requests at once fail with 'too many open files'; ulimit -n {min(hard, 65536)} raises it"
+    raised = f"ulimit -n {min(hard, 65536)} raises it"
+    if hard < 4096:
+        raised = "root raises the hard limit, in /etc/security/limits.conf or by docker run --ulimit nofile=65536"
+    cost = f"many requests at once fail with 'too many open files'; {raised}"
     yield Finding("limits", "open files", f"{soft} (at most {hard})", *_least(soft, 4096, cost))
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     unlimited = soft == resource.RLIM_INFINITY

@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
-    "algorithms": 0, "rewards": 0, "config": 0, "observe": 0,
+    "algorithms": 0, "rewards": 0, "config": 0, "observe": 0, "command": 0,
     "data": 1, "models": 1, "schedule": 1, "platform": 1, "memory": 1,
     "training": 2, "inference": 2,
     "rollout": 3, "weights": 3, "agents": 3,
     "cluster": 4,
     "bench": 5, "doctor": 5, "inspect": 5, "chaos": 5, "convert": 5, "tiny": 4, "train": 5,
 }  # fmt: skip
-TORCH_FREE = {"config", "observe", "schedule", "data", "rewards", "doctor", "inspect", "chaos"}
+TORCH_FREE = {"command", "config", "observe", "schedule", "data", "rewards", "doctor", "inspect", "chaos"}
 RAY = {"cluster", "bench", "doctor", "train"}
 MAX_LINES = 450
 MAX_LINES_OF_THE_DRIVER = 100

@@ -42,7 +42,7 @@ def test_an_interrupt_in_the_first_moments_is_answered(tiny, tmp_path):
             time.sleep(0.01)  # Python can't answer a signal between its last look for one and the call that waits
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "slime: interrupted; whatever this run had started has ended\n")
+    assert (process.returncode, said) == (130, "slime: interrupted; whatever it had started has ended\n")
 
 
 def test_a_run_that_fails_to_start_is_not_the_latest_and_says_where_its_logs_are(tiny, tmp_path):

@@ -34,8 +34,6 @@ def main() -> int:
     except (ConfigError, InferenceError, RolloutError) as error:
         print(f"slime.bench {args.name}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     print(report.line() if args.json else report.table())
     return 0
 

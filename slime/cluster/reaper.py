@@ -386,7 +386,8 @@ def clear_dead_runs() -> list[str]:
             with _locked(directory / _RECORD, fcntl.LOCK_EX) as dead:
                 if dead:
                     done += [
-                        f"run {record.run_id}: {line}" for line in [*record.sweep(grace=0.0), "cleared its remains"]
+                        f"an earlier run that had not ended in order ({record.run_id}): {line}"
+                        for line in [*record.sweep(grace=0.0), "cleared its remains"]
                     ]
         except FileNotFoundError:  # it has ended since
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -34,7 +33,6 @@ def from_command_line(
     """
     line = command_line.scan(sys.argv[1:] if argv is None else argv)
     if line.help is not None:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly
         try:
             print(help.text(line.help))
         except ConfigError as error:

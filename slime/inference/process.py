@@ -194,11 +194,11 @@ class ServerProcess(ABC):
             return file.read().decode(errors="replace")
 
     def log_tail(self) -> str:
-        """The last lines of the log, to be appended to a message."""
+        """The last lines of the log, to be appended to a message; nothing if there are none."""
         lines = [line for line in self.log().rstrip().split("\n") if not PROGRESS.search(line)]
-        return f"\nThe last lines of {self.log_path}:\n" + "\n".join(
-            f"    {line}" for line in lines[-LOG_LINES:] or ["(empty)"]
-        )
+        if not any(lines):
+            return ""
+        return f"\nThe last lines of {self.log_path}:\n" + "\n".join(f"    {line}" for line in lines[-LOG_LINES:])
 
     def stop(self) -> None:
         """Ends the server and all it started; returns when nothing is left. Idempotent.

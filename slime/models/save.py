@@ -163,7 +163,7 @@ def _fail_together(writer: _Writer | None) -> None:
     """Raises rank 0's failure, if any, on every rank."""
     message = [None]
     if writer and writer.failure:
-        message = [f"rank 0 can't save the model to {writer.directory}: {writer.failure}"]
+        message = [f"the model can't be saved to {writer.directory}: {writer.failure}"]
     dist.broadcast_object_list(message, src=0)
     if message[0]:
         raise CheckpointError(message[0]) from (writer.failure if writer else None)

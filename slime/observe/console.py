@@ -6,8 +6,9 @@
     console.eval(20, metrics)                    one a held-out set, in the same columns
 
 Invariants: on a terminal a line at the bottom tells what is going on, redrawn a few times a second and gone when it is
-over; elsewhere (a file, a pipe, TERM=dumb) only whole, plain lines are written: of a phase one, when it is over, and
-now and then that it goes on. The thread that does this lives only as long as its phase.
+over; elsewhere (a file, a pipe, TERM=dumb) only whole, plain lines are written: of a phase one, when it is over, one
+before if it is not over at once, and now and then that it goes on. The thread that does this lives only as long as its
+phase.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from slime.observe.table import StepTable, is_rl
 from slime.observe.terminal import Terminal, clean, seconds, shorten
 
 TICK_S = 0.2
-SAY_EVERY_S = 60.0  # without a terminal: as often as this a phase says that it goes on
+SAY_AFTER_S = 1.0  # without a terminal: a phase that is not over by then says what it is
+SAY_EVERY_S = 60.0  # and as often as this that it goes on
 ROW_EVERY_S = 1.0  # supervised steps are fast and many; a step of reinforcement learning always has its line
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 
@@ -38,10 +40,10 @@ class Console:
         self._last_row = -ROW_EVERY_S
 
     def say(self, text: str) -> None:
-        """Prints `text`, on a line of its own or several. The steps after it have a header again."""
+        """Prints `text`, on a line of its own or several."""
         with self._lock:
             self._release()
-            self._table.interrupt()
+            self._table.scroll(text.count("\n") + 1)
             self._write(text)
 
     def warn(self, text: str) -> None:
@@ -162,7 +164,11 @@ class Phase:
                     self._console._draw()
 
     def _announce(self) -> None:
-        """Whole lines for a log: from time to time that it goes on."""
+        """Whole lines for a log: what it is, unless it is brief, and from time to time that it goes on."""
+        if not self._brief and not self._over.wait(SAY_AFTER_S):
+            with self._console._lock:
+                if not self._over.is_set():
+                    self._console.say(f"{self._text} ...")
         while not self._over.wait(SAY_EVERY_S):
             note = f", {self._note}" if self._note else ""
             with self._console._lock:

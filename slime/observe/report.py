@@ -49,8 +49,8 @@ def report(summary: Summary, terminal: Terminal) -> str:
 def _head(summary: Summary, terminal: Terminal, width: int) -> list[str]:
     name = terminal.paint(summary.run.path.resolve().name, "bold")
     whole = summary.planned is None or summary.steps >= summary.planned
-    steps = f"{summary.steps} steps" if whole else f"{summary.steps} of {summary.planned} steps"
-    said = f"{steps} in {seconds(summary.elapsed_s)}"
+    steps = f"{summary.steps}" if whole else f"{summary.steps} of {summary.planned}"
+    said = f"{steps} step{'s' * (steps != '1')} in {seconds(summary.elapsed_s)}"
     rule = "─" * max(2, width - columns_of(summary.run.path.resolve().name) - columns_of(said) - 8)
     return [f"{'─' * 2} {name} {rule} {said if whole else terminal.paint(said, 'yellow', 'bold')} {'─' * 2}"]
 

@@ -20,8 +20,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
 LATEST = "latest"
 TRANSCRIPTS_A_SET = 64  # enough to look at before and after; a whole eval set of long answers would fill disks
 
@@ -129,6 +127,8 @@ class RunDir:
 
     def read_config(self) -> dict[str, Any]:
         """The options of the run by section; empty where none were saved."""
+        import yaml  # here, so that slime.doctor can import this room where nothing is installed
+
         return yaml.safe_load(self.config_file.read_text("utf-8")) if self.config_file.exists() else {}
 
     def log_file(self, process: str) -> Path:

@@ -51,7 +51,7 @@ class Transcript:
 @dataclass(frozen=True)
 class Summary:
     """`steps`: steps of the driver that were measured; `planned`: those it was to make, where that is known;
-    `elapsed_s`: from the first row of metrics to the last. Series have one value a step."""
+    `elapsed_s`: from the beginning of the first step to the last row of metrics. Series have one value a step."""
 
     run: RunDir
     supervised: bool
@@ -79,13 +79,12 @@ def summarize(run: RunDir) -> Summary:
     speed = "perf/actor_train_tok_per_s" if supervised else "perf/longest_sample_tokens_per_sec"
     seconds = {part: mean(series(rows, name)) for part, name in {**PARTS, "step": "perf/step_time"}.items()}
     diffs = series(rows, f"{names.LOGPROB_DIFF}_max") or series(rows, names.LOGPROB_DIFF)
-    times = [row["time"] for row in rows if "time" in row]
     return Summary(
         run=run,
         supervised=supervised,
         steps=len(series(rows, "perf/step_time")) or len(rewards) or len(losses),
         planned=run.read_config().get("data", {}).get("num_rollout"),
-        elapsed_s=times[-1] - times[0] if times else 0.0,
+        elapsed_s=_elapsed(rows),
         rewards=rewards,
         lengths=series(rows, "rollout/response_len/mean"),
         thinking=series(rows, "rollout/thinking_ratio"),
@@ -106,15 +105,19 @@ def series(rows: list[Row], name: str) -> list[float]:
     return [by_step[step] for step in sorted(by_step)]
 
 
+def _elapsed(rows: list[Row]) -> float:
+    """Seconds. A row has the time at which it was written, that of a step when the step was over."""
+    times = [row["time"] for row in rows if "time" in row]
+    starts = [row["time"] - row["perf/step_time"] for row in rows if {"time", "perf/step_time"} <= row.keys()]
+    return times[-1] - (starts or times)[0] if times else 0.0
+
+
 def _eval_labels(rows: list[Row]) -> dict[int, str]:
-    """How each evaluation is called: "before" the first step of training, "after" the last, between them "step 20"."""
-    positions = {int(row["eval/step"]): i for i, row in enumerate(rows) if "eval/step" in row}
-    trained = [i for i, row in enumerate(rows) if "train/step" in row]
-    labels = {}
-    for step, position in positions.items():
-        before, after = not trained or position < trained[0], bool(trained) and position > trained[-1]
-        labels[step] = "before" if before else "after" if after else f"step {step}"
-    return labels
+    """How each evaluation is called: "before" the first step, "after" the last, between them "step 20". By the number
+    of steps, for that before the first step may be written after it."""
+    done = 1 + max((int(row["rollout/step"]) for row in rows if "rollout/step" in row), default=-1)
+    steps = {int(row["eval/step"]) for row in rows if "eval/step" in row}
+    return {step: "before" if step == 0 else "after" if step == done else f"step {step}" for step in steps}
 
 
 def _evaluations(rows: list[Row]) -> list[Evaluation]:

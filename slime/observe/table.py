@@ -93,12 +93,12 @@ class StepTable:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._layout: tuple[Column, ...] | None = None  # of the header that is in view
-        self._rows = 0  # under that header
+        self._rows = 0  # lines under that header
         self._first_loss: float | None = None
 
-    def interrupt(self) -> None:
-        """Something else was printed: the next line needs a header."""
-        self._layout = None
+    def scroll(self, lines: int) -> None:
+        """Something else was printed, which moves the header up."""
+        self._rows += lines
 
     def row(self, step: int, metrics: Mapping[str, float]) -> list[str]:
         """The line of a step, with a header above it where one is due."""

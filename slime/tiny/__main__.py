@@ -33,6 +33,10 @@ def main() -> int:
     for option in ("num_train", "num_heldout", "num_demos", "width"):
         if getattr(args, option) < 1:
             parser.error(f"--{option.replace('_', '-')} must be at least 1, not {getattr(args, option)}")
+    there_are = TASKS[args.task].prompts
+    for option, count in (("--num-train", args.num_train), ("--num-heldout", args.num_heldout)):
+        if count > there_are:
+            parser.error(f"{option} {count} is more than the {there_are} different prompts that --task {args.task} has")
     try:
         tiny = make_tiny(
             args.output,
@@ -45,7 +49,11 @@ def main() -> int:
             width=args.width,
         )
     except OSError as error:
-        print(f"slime.tiny: {error}", file=sys.stderr)
+        why = error
+        if error.errno is not None:  # of the system, in whose message is a name that we chose
+            in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+            why = f"cannot make {args.output}: {'a file is in the way' if in_the_way else error.strerror}"
+        print(f"slime.tiny: {why}", file=sys.stderr)
         return 1
     print(f"{tiny.model}: a Qwen3{' MoE' if args.moe else ''} checkpoint with random weights")
     print(f"{tiny.reward_model}: a Qwen3 reward model with random weights")

@@ -19,6 +19,7 @@ HELD_OUT_SHARE = 10  # one prompt in ten
 
 
 class Task(Protocol):
+    prompts: int  # different ones, those that are held out included
     max_new_tokens: int  # enough for every correct answer, the end of the turn included
     sft_steps: int  # of 64 demonstrations each, at learning rate 5e-3, until the cold start is good enough
 
@@ -35,6 +36,7 @@ class ColumnAddition:
     Reinforcement learning finds that thinking pays: the share of thinking answers rises from .3 to .99.
     """
 
+    prompts = 90 * 90
     max_new_tokens = 22
     sft_steps = 900
 
@@ -57,6 +59,7 @@ class ColumnAddition:
 class SortDigits:
     """`sort 52941` is 12459. The teacher is right three times in ten, else reverses, copies or swaps two neighbours."""
 
+    prompts = 10**3 + 10**4 + 10**5 + 10**6
     max_new_tokens = 8
     sft_steps = 500
 
@@ -80,6 +83,7 @@ class Calculation:
     """`34*62=` is 2108. A teacher who asks the calculator (slime.tiny.calculator) repeats what it says; one who doesn't
     guesses. Reinforcement learning finds that asking pays."""
 
+    prompts = 90 * 3 * 90
     max_new_tokens = 36  # of all turns together, and what the calculator says
     sft_steps = 700
 

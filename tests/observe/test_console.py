@@ -145,7 +145,7 @@ def test_supervised_step_with_a_reward_that_means_nothing_shows_its_loss(log):
     assert "learning" in log.text
 
 
-def test_header_comes_again_when_it_has_scrolled_away_or_was_interrupted(log):
+def test_header_comes_again_when_it_has_scrolled_away_and_not_before(log):
     console = Console(log)
     for step in range(ROWS_A_HEADER + 1):
         console.step(step, RL)
@@ -154,6 +154,9 @@ def test_header_comes_again_when_it_has_scrolled_away_or_was_interrupted(log):
     assert log.text.count("seconds") == 2
     console.say("checkpoint saved")
     console.step(100, RL)
+    assert log.text.count("seconds") == 2
+    console.say("\n".join("saved" for _ in range(ROWS_A_HEADER)))
+    console.step(101, RL)
     assert log.text.count("seconds") == 3
 
 
@@ -220,13 +223,15 @@ def test_a_note_is_of_the_innermost_phase(log):
         assert waiting.status().endswith("  41 of 64 groups") and "groups" not in step.status()
 
 
-def test_phase_that_lasts_says_now_and_then_in_a_log_that_it_goes_on(log, monkeypatch):
+def test_phase_that_lasts_says_in_a_log_that_it_has_begun_and_now_and_then_that_it_goes_on(log, monkeypatch):
+    monkeypatch.setattr(console, "SAY_AFTER_S", 0.05)
     monkeypatch.setattr(console, "SAY_EVERY_S", 0.05)
     with Console(log).phase("starting 1 engine") as phase:
         phase.note("loading weights")
         while "so far" not in log.text:
             time.sleep(0.01)
-    *before, last = log.text.splitlines()
+    begun, *before, last = log.text.splitlines()
+    assert begun == "starting 1 engine ..." and before
     assert all(re.fullmatch(r"starting 1 engine \.\.\. \d\.\d s so far, loading weights", line) for line in before)
     assert re.fullmatch(r"starting 1 engine \.\.\. \d\.\d s", last)
 

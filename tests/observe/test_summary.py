@@ -1,6 +1,7 @@
 """The summary of runs made by hand: of a run that ended, was killed, was resumed, of supervised training."""
 
 import io
+import json
 import math
 import subprocess
 import sys
@@ -101,7 +102,7 @@ def test_summary_of_a_run_that_ended(ended):
 
 def test_page_of_a_run_that_ended(ended):
     assert page(ended).splitlines() == [
-        "── tiny-grpo ────────────────────────────────────────────── 4 steps in 0.0 s ──",
+        "── tiny-grpo ────────────────────────────────────────────── 4 steps in 0.7 s ──",
         "",
         "reward         0.300  ▃▅▆▇  0.900",
         "length          10.0  ▁▃▆█  13.0",
@@ -182,6 +183,32 @@ def test_asynchronous_run_says_that_its_parts_overlap(run):
     ]
 
 
+def test_an_evaluation_is_before_the_first_step_also_where_it_is_written_after_it(run):
+    metrics = Metrics(run)
+    train(metrics, 0, 0.3)
+    evaluate(run, metrics, 0, 0.25, 0.3, ["131", "42", "188", "30"])
+    train(metrics, 1, 0.5)
+    evaluate(run, metrics, 1, 0.5, 0.6, ["131", "42", "188", "20"])
+    evaluate(run, metrics, 2, 1.0, 0.9, ["132", "42", "198", "20"])
+    summary = summarize(run)
+    assert summary.evaluations[0].rewards == [("before", 0.25), ("step 1", 0.5), ("after", 1.0)]
+    assert [label for label, _, _ in summary.transcripts[0].answers] == ["before", "after"]
+
+
+def test_time_is_from_the_beginning_of_the_first_step(run):
+    rows = [
+        {"eval/col": 0.2, "eval/step": 0, "time": 90.0},
+        {"perf/step_time": 4.0, "rollout/step": 0, "time": 104.0},
+        {"perf/step_time": 2.0, "rollout/step": 1, "time": 106.0},
+        {"eval/col": 0.4, "eval/step": 2, "time": 107.0},
+    ]
+    run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert summarize(run).elapsed_s == 7.0
+    run.config_file.write_text("data:\n  num_rollout: 1\n")
+    run.metrics_file.write_text(json.dumps(rows[1]) + "\n")
+    assert "─ 1 step in 4.0 s ─" in page(run)
+
+
 def test_evaluations_without_training_are_before_it(run):
     evaluate(run, Metrics(run), 0, 0.25, 0.0, ["131", "42", "188", "30"])
     [col] = summarize(run).evaluations
@@ -192,7 +219,7 @@ def test_many_evaluations_keep_the_first_and_the_last(run):
     metrics = Metrics(run)
     for step in range(30):
         metrics.log({"eval/col": step / 100}, step=step)
-        metrics.log({"train/loss": 0.0}, step=step)
+        metrics.log({"perf/step_time": 1.0}, step=step)
     metrics.log({"eval/col": 0.99}, step=30)
     [labels] = [line for line in page(run).splitlines() if line.startswith("held out")]
     assert labels.split()[2] == "before" and labels.split()[-1] == "after"

@@ -100,8 +100,8 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (
-        2,
-        "what was graded cannot be written: [Errno 28] No space left on device\n",
+        1,
+        "slime: standard output cannot be written: No space left on device\n",
     )
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from slime.tiny import TASKS, is_held_out, make_tiny
+from slime.tiny.__main__ import main
 
 
 def lines(path):
@@ -67,8 +68,19 @@ def test_the_command_imports_neither_torch_nor_transformers(tmp_path):
     assert "out/sft.jsonl: 3 demonstrations" in done.stdout
 
 
-def test_a_count_below_one_is_refused(tmp_path):
-    command = [sys.executable, "-m", "slime.tiny", "--output", str(tmp_path / "x"), "--num-demos", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "--num-demos must be at least 1, not 0" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--output", "x", "--num-demos", "0"], 2, "--num-demos must be at least 1, not 0"),
+        (["--output", "x", "--num-train", "8101"], 2, "--num-train 8101 is more than the 8100 different prompts"),
+        (["--output", "file/x"], 1, "cannot make file/x: a file is in the way"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(options, status, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["slime.tiny", *options])
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main())
+    assert ended.value.code == status and message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
