@@ -30,6 +30,8 @@ class Interrupt:
         if threading.current_thread() is threading.main_thread():
             _caught = self
             for number in _SIGNALS:
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # nohup: the run is to outlive its terminal
                 self._undo.callback(signal.signal, number, signal.signal(number, self._handle))
 
     def end(self) -> None:
