@@ -1,7 +1,7 @@
 """The architecture in a checkpoint's config.json, under the option names that Megatron scripts have for it.
 
-Plain JSON reading, for checks and for the plan: building the model is the business of slime.models, which refuses what
-it does not know. A figure that config.json does not state stays out, and is then not compared.
+For checks and for the plan: building the model is the business of slime.models, which refuses what it does not know.
+What figures.py reads is renamed here; a figure that config.json does not state stays out, and is then not compared.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from slime.config import figures
+from slime.config.figures import Misstated
 from slime.config.installed import source
 
 REGISTRY = Path(__file__).parents[1] / "models" / "registry.py"
@@ -80,19 +82,22 @@ def trainable() -> tuple[str, ...]:
 
 
 def read(directory: str | Path) -> Architecture:
-    """Raises ValueError, with the reason, when there is no config.json that describes a decoder."""
+    """Raises ValueError, with the reason, when there is no config.json that describes a decoder; it is Misstated where
+    there is one with values that cannot be."""
     file = Path(directory) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError("there is no config.json in it") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"its config.json cannot be read: {error}") from None
     if not isinstance(config, dict) or "model_type" not in config:
         raise ValueError("its config.json does not name a model_type")
-    text = config | (config.get("text_config") or {})  # a model with further modalities keeps its decoder there
+    decoder = config.get("text_config")  # a model with further modalities keeps its decoder there
+    if decoder is not None and not isinstance(decoder, dict):
+        raise Misstated(f"text_config is {json.dumps(decoder)}, not an object")
     try:
-        return _architecture(text)
+        return _architecture(figures.of(config | (decoder or {})))
     except KeyError as missing:
         raise ValueError(f"its config.json (model_type {config['model_type']}) does not state {missing}") from None
 
@@ -100,8 +105,8 @@ def read(directory: str | Path) -> Architecture:
 def _architecture(c: dict[str, Any]) -> Architecture:
     heads = c["num_attention_heads"]
     groups = c.get("num_key_value_heads", heads)
-    rope = {"rope_theta": c.get("rope_theta")} | (c.get("rope_parameters") or {})
-    experts = next((c[key] for key in ("num_experts", "n_routed_experts", "num_local_experts") if c.get(key)), None)
+    rope = {"rope_theta": c.get("rope_theta")} | c.get("rope_parameters", {})
+    experts = figures.experts(c) or None
     layers = _mixtures(c) if experts else [False] * c["num_hidden_layers"]
     gated = c["hidden_act"] == "silu" if "hidden_act" in c else None
     found = {
@@ -111,7 +116,7 @@ def _architecture(c: dict[str, Any]) -> Architecture:
         "num_attention_heads": heads,
         "group_query_attention": groups != heads,
         "num_query_groups": groups,
-        "kv_channels": c.get("head_dim") or c["hidden_size"] // heads,
+        "kv_channels": c.get("head_dim", c["hidden_size"] // heads),
         "swiglu": gated,
         "normalization": "RMSNorm" if "rms_norm_eps" in c else None,
         "norm_epsilon": c.get("rms_norm_eps"),
@@ -143,7 +148,7 @@ def _architecture(c: dict[str, Any]) -> Architecture:
         }
     architecture = Architecture({name: value for name, value in found.items() if value is not None})
     architecture.model_type = c["model_type"]
-    architecture.classes = tuple(c.get("architectures") or ())
+    architecture.classes = tuple(c.get("architectures", ()))
     return architecture
 
 
@@ -163,9 +168,9 @@ def latent_attention(c: dict[str, Any]) -> dict[str, Any]:
 
 def _mixtures(c: dict[str, Any]) -> list[bool]:
     """Whether each layer is a mixture of experts."""
-    dense = c.get("first_k_dense_replace") or 0
-    step = c.get("decoder_sparse_step") or c.get("moe_layer_freq") or 1
-    only_dense = c.get("mlp_only_layers") or ()
+    dense = c.get("first_k_dense_replace", 0)
+    step = c.get("decoder_sparse_step", c.get("moe_layer_freq", 1))
+    only_dense = c.get("mlp_only_layers", ())
     if isinstance(step, list):
         return [bool(mixture) for mixture in step]
     offset = 1 if "decoder_sparse_step" in c else 0

@@ -10,17 +10,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slime.config import architecture, checkpoint_dir, group_rules, weights
+from slime.config import architecture, checkpoint_dir, group_rules, places, weights
 from slime.config.architecture import Architecture
 from slime.config.config import Config
 from slime.config.critic import critic_config
 from slime.config.errors import Problem
+from slime.config.figures import Misstated
 from slime.config.sections import ModelArgs
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 NEVER_TIED_BY_SGLANG = {"qwen3_moe", "glm4_moe"}  # its models/qwen3_moe.py and glm4_moe.py don't read the setting
 PROMPT_FILES = (".jsonl", ".parquet")
 STEP_OF = {"ref_load": "ref_ckpt_step", "opd_teacher_load": "opd_teacher_ckpt_step"}
+CHECKOUT = Path(__file__).parents[2]
+MADE_BY = {
+    "build/tiny/tool/cold-start": "python train.py --config configs/tiny-tool-sft.yaml",
+    "build/tiny/tool": "python -m slime.tiny --task tool --output build/tiny/tool",
+    "build/tiny/col/reward-model": "python train.py --config configs/tiny-reward-model.yaml",
+    "build/tiny/col": "bash scripts/quickstart.sh",
+}
+"""What configs/tiny-*.yaml name -> what makes it; the first that fits counts."""
+NO_ORGANISATIONS = ("models", "checkpoints", "data", "build", "out", "runs")  # directories, as they are usually called
 SHOWN = 5  # tensors in a message; a wrong checkpoint can have tens of thousands
 
 
@@ -50,6 +60,8 @@ def look(config: Config, unsound: set[str]) -> Findings:
         found.problems += _stated_differently(config, found.model)
         found.problems += _indivisible(config, found.model, unsound)
         found.problems += _tied_in_vain(config, found.model)
+        if config.use_routing_replay or config.use_rollout_routing_replay:
+            found.problems += _replayed_in_vain(config, found.model)
         if config.enable_mtp_training and not found.model.get("mtp_num_layers"):
             what = f"{config.hf_checkpoint}/config.json has no such layers (num_nextn_predict_layers)"
             found.problems.append(Problem("--enable-mtp-training", what, "leave it out"))
@@ -59,6 +71,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
         if option not in unsound:
             found.problems += _prompt_file(_flag(option), path)
     found.problems += group_rules.look(config, unsound)
+    found.problems += places.look(config, unsound)
     question = config.rm_judge_prompt
     if question is not None and "rm_judge_prompt" not in unsound and not Path(question).is_file():
         found.problems.append(Problem("--rm-judge-prompt", f"there is no file {question}", "name a text file"))
@@ -98,15 +111,15 @@ def _checkpoint(
 ) -> Architecture | None:
     """The architecture of a checkpoint; what is wrong with it is added to `found`."""
     if not directory.is_dir():
-        fix = _made_by(directory) or "name a directory with config.json, safetensors and tokenizer"
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(directory)):  # looks like the name of a model, not of a directory
-            fix = (
-                f"if it is the name of a model, download it first: hf download {directory} --local-dir {directory.name}"
-            )
+        fix = _advice(directory) or "name a directory with config.json, safetensors and tokenizer"
         found.problems.append(Problem(option, f"there is no directory {directory}", fix))
         return None
     try:
         model = architecture.read(directory)
+    except Misstated as error:
+        fix = "correct it, or download the model again"
+        found.problems.append(Problem(option, f"{directory}/config.json: {error}", fix))
+        return None
     except ValueError as error:
         fix = "name the directory that holds config.json"
         found.problems.append(Problem(option, f"{directory} is not a Hugging Face model: {error}", fix))
@@ -158,6 +171,7 @@ def _indivisible(c: Config, model: Architecture, unsound: set[str]) -> Iterator[
         "expert_model_parallel_size": ("experts", model.get("num_experts", 0)),
         "rollout_num_gpus_per_engine": ("attention heads", model["num_attention_heads"]),
     }
+    virtual = c.megatron.get("virtual_pipeline_model_parallel_size")
     if uneven_stages & set(c.megatron):
         del divided["pipeline_model_parallel_size"]
     for option, (what, count) in divided.items():
@@ -168,6 +182,15 @@ def _indivisible(c: Config, model: Architecture, unsound: set[str]) -> Iterator[
             yield Problem(_flag(option), f"is {size}, but the model has no {what}", "leave it out")
         elif count % size:
             yield Problem(_flag(option), f"{size} does not divide the model's {count} {what}", "choose a divisor")
+        elif option == "pipeline_model_parallel_size" and virtual and count // size % virtual:
+            what = f"{virtual} does not divide the {count // size} layers of each of {size} pipeline stages"
+            yield Problem("--virtual-pipeline-model-parallel-size", what, "choose a divisor, or leave it out")
+
+
+def _replayed_in_vain(c: Config, model: Architecture) -> Iterator[Problem]:
+    if "num_experts" not in model:
+        option = "use_rollout_routing_replay" if c.use_rollout_routing_replay else "use_routing_replay"
+        yield Problem(_flag(option), "the model has no experts that tokens are routed to", "leave it out")
 
 
 def _tied_in_vain(c: Config, model: Architecture) -> Iterator[Problem]:
@@ -184,8 +207,10 @@ def _prompt_file(option: str, path: str) -> Iterator[Problem]:
     file = Path(name)
     if lines and not re.fullmatch(r"-?\d*:-?\d*\]", lines):
         yield Problem(option, f"{path!r} does not end in a slice of lines", "file@[first:end]; both may be left out")
-    if not file.is_file():
-        fix = _made_by(file) or "relative paths start where the command runs"
+    if file.is_dir():
+        yield Problem(option, f"{file} is a directory", f"name a file in it, {' or '.join(PROMPT_FILES)}")
+    elif not file.is_file():
+        fix = _advice(file) or "relative paths start where the command runs"
         yield Problem(option, f"there is no file {file}", fix)
     elif file.stat().st_size == 0:
         yield Problem(option, f"{file} is empty", "one prompt a line, as a JSON object")
@@ -193,9 +218,18 @@ def _prompt_file(option: str, path: str) -> Iterator[Problem]:
         yield Problem(option, f"{file} is neither {' nor '.join(PROMPT_FILES)}", "convert it; one prompt a line or row")
 
 
-def _made_by(path: Path) -> str:
-    """What makes the files that configs/tiny-*.yaml name, in words; nothing of other files."""
-    return "`bash scripts/quickstart.sh` makes it" if path.parts[:2] == ("build", "tiny") else ""
+def _advice(path: Path) -> str:
+    """How to come by what is not there: where it is instead, what makes it, or how to download it. Empty: unknown."""
+    if not path.is_absolute() and (CHECKOUT / path).exists():
+        return f"it is in {CHECKOUT}, and relative paths start where the command runs: start it there"
+    for made, command in MADE_BY.items():
+        if path.is_relative_to(made):
+            where = "" if Path.cwd() == CHECKOUT else f" in {CHECKOUT}: start both there"
+            return f"`{command}` makes it{where}"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):  # looks like the name of a model
+        name = f"ORGANISATION/{path.name}" if path.parts[0] in NO_ORGANISATIONS else path
+        return f"if it is to be a model of the Hugging Face Hub: hf download {name} --local-dir {path}"
+    return ""
 
 
 def _flag(name: str) -> str:

@@ -19,14 +19,14 @@ from slime.config.load import resolve
 
 def from_command_line(
     argv: list[str] | None = None,
-    look_inside: Callable[[Config], list[tuple[str, str]]] | None = None,
+    look_inside: Iterable[Callable[[Config], list[tuple[str, str]]]] = (),
     commands: Callable[[Config], Iterable[tuple[str, str]]] | None = None,
 ) -> Config:
     """The configuration of a run that is about to start: complete, its files present, the run named.
 
-    `look_inside` is asked for (option, what is wrong) of a configuration that is sound otherwise: what only rooms above
-    this one can tell, such as the content of prompt files; `commands` for (what, command line) of what would be
-    started, which --check shows where groups of engines were asked for.
+    `look_inside` are asked for (option, what is wrong) of a configuration that is sound otherwise: what only other
+    rooms can tell, such as the content of prompt files; `commands` for (what, command line) of what would be started,
+    which --check shows where groups of engines were asked for.
 
     Ends the process instead after --help and --check (status 0), and when anything is wrong: all of it is then on
     stderr (status 2).
@@ -49,8 +49,8 @@ def from_command_line(
         notes = notes + [f"{lack.where}: {lack.what}; a run could not start here: {lack.fix}." for lack in lacking]
     else:
         problems += lacking
-    if look_inside is not None and not problems:
-        problems = [Problem(where, what) for where, what in look_inside(config)]
+    if not problems:
+        problems = [Problem(where, what) for look in look_inside for where, what in look(config)]
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     if problems:

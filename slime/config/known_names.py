@@ -90,6 +90,7 @@ ELSEWHERE = {
     "model-path": "hf-checkpoint",
     "num-generations": "n-samples-per-prompt",
     "num-train-epochs": "num-epoch",
+    "num-layers-per-virtual-pipeline-stage": "virtual-pipeline-model-parallel-size",
     "output-dir": "run-dir save-hf",
     "reward-funcs": "custom-rm-path rm-type",
     "sglang-tp": "rollout-num-gpus-per-engine",

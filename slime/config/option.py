@@ -120,6 +120,8 @@ class Option:
                 return f"{shown}is out of range: must be {sign} {next(iter(context.values()))}"
             case "value_error":
                 return f"{shown}is {context['error']}"
+            case "finite_number":
+                return f"{shown}is not a finite number"
             case "string_too_short":
                 return "is empty"
         for prefix, words in _EXPECTED.items():

@@ -18,6 +18,10 @@ OPTIONS_OF = {  # a switch: options that say how
     "use_opsm": ("opsm_delta",),
     "use_opd": ("opd_kl_coef",),
 }
+OF_MEGATRON = {  # the same of Megatron's own options
+    "fp8_format": ("fp8", ("fp8_recipe",)),
+    "optimizer_cpu_offload": ("optimizer_cpu_offload", ("overlap_cpu_optimizer_d2h_h2d", "optimizer_offload_fraction")),
+}
 WIDTH = 110
 LABEL_WIDTH = 10
 
@@ -180,7 +184,8 @@ def _batches(c: Config, model: Architecture | None) -> Iterator[str]:
         pieces = f"in {_n(-(-most // c.micro_batch_size), 'micro-batch', 'es')} of {_n(c.micro_batch_size, 'sample')}"
     measure = "operations" if c.balance_by_flops else "tokens"
     balance = f", balanced by {measure}" if c.balance_data or c.balance_by_flops else ""
-    yield f"in each step {share} for each of {_n(ranks, 'data-parallel rank')}{balance}, {pieces}"
+    whose = "the one data-parallel rank" if ranks == 1 else f"each of {ranks:,} data-parallel ranks"
+    yield f"in each step {share} for {whose}{balance}, {pieces}"
 
 
 def _loss(c: Config, model: Architecture | None) -> Iterator[str]:
@@ -256,6 +261,12 @@ def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
         for name in options:
             if getattr(c, name) != OWN[name].default and not getattr(c, needed):
                 yield f"{OWN[name].flag} has no effect without {OWN[needed].flag}."
+    for needed, (field, options) in OF_MEGATRON.items():
+        for name in options:
+            if c.megatron.get(name) and not c.megatron.get(field):
+                yield f"{_flag(name)} has no effect without {_flag(needed)}."
+    if c.log_probs_chunk_size == 0:
+        yield "--log-probs-chunk-size 0 has no effect: as with -1, all logits are in memory at once."
     if c.eval_prompt_data and c.eval_interval is None:
         yield "--eval-prompt-data is not used without --eval-interval."
     if c.num_rollout and c.num_epoch:
@@ -277,6 +288,10 @@ def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
         and max(longest, c.rollout_max_context_len or 0) > limit
     ):
         yield f"The model was made for at most {limit:,} tokens (max_position_embeddings in config.json)."
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _n(number: int, noun: str, plural: str = "s") -> str:

@@ -165,6 +165,24 @@ def _debugging_leaves_something(c: Config) -> Iterator[Problem]:
         yield Problem("--debug-train-only", "generates no rollouts to train on", fix)
 
 
+@reads("pipeline_model_parallel_size")
+def _virtual_stages_are_of_a_pipeline(c: Config) -> Iterator[Problem]:
+    virtual = c.megatron.get("virtual_pipeline_model_parallel_size")
+    if virtual is not None and c.pipeline_model_parallel_size == 1:
+        what = f"{virtual} virtual stages need a pipeline of several ranks"
+        yield Problem(
+            "--virtual-pipeline-model-parallel-size", what, "add --pipeline-model-parallel-size, or leave it out"
+        )
+
+
+@reads("rollout_num_gpus")
+def _engines_have_memory(c: Config) -> Iterator[Problem]:
+    share = c.sglang.get("mem_fraction_static")
+    if share is not None and not 0 < share < 1:
+        what = f"{share:g} is not a share of the memory, above 0 and below 1"
+        yield Problem("--sglang-mem-fraction-static", what, "e.g. --sglang-mem-fraction-static 0.7")
+
+
 @reads("bf16")
 def _offloaded_optimizer_has_master_weights(c: Config) -> Iterator[Problem]:
     if c.megatron.get("optimizer_cpu_offload") and not c.bf16:

@@ -11,6 +11,7 @@ from slime.config.installed.source import NotInstalled
 from slime.config.known_names import ELSEWHERE, NO_EFFECT, NOT_BUILT, RENAMED
 
 LIKE = 0.7  # of 1: what is less like a name is not worth mentioning
+MISSPELLED = 0.85  # of 1: two words that are more alike are meant to be the same
 AS_LIKE = 0.1  # how much less like it than the best a further suggestion may be
 
 
@@ -80,8 +81,10 @@ def _likeness(asked: str, name: str, help: str) -> float:
 
 
 def _same_word(word: str, other: str) -> bool:
-    """Also of one in short (temp, temperature), or in the plural."""
-    return other == word or (len(word) > 2 and other.startswith(word)) or word == f"{other}s"
+    """Also of one in short (temp, temperature), in the plural, or misspelled."""
+    if other == word or (len(word) > 2 and other.startswith(word)) or word == f"{other}s":
+        return True
+    return len(word) > 4 and word[0] == other[0] and SequenceMatcher(None, word, other).ratio() > MISSPELLED
 
 
 def _is_switch(flag: str) -> bool:

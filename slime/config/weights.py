@@ -17,6 +17,7 @@ from slime.config.architecture import Architecture
 
 INDEX = "model.safetensors.index.json"
 LAYER = re.compile(r"layers\.(\d+)\.(.+)")
+EXPERT = re.compile(r"mlp\.experts\.(\d+)\.")
 PREFIXES = ("model.language_model.", "model.")  # a model with further modalities keeps its decoder in the first
 
 Shape = tuple[int, ...]
@@ -66,6 +67,8 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def _header(file: Path) -> dict[str, Shape]:
     """Name -> shape of the tensors in a file. Raises ValueError when the file is not whole."""
+    if not file.is_file():
+        raise ValueError(f"{file} is no file")
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -103,12 +106,16 @@ def _unlike(model: Architecture, tensors: dict[str, Shape]) -> Iterator[str]:
     # What layers of a kind hold together is what each of them needs; but for scales, which some layers go without.
     common: dict[object, set[str]] = {}
     for layer in range(num_layers):
-        names = {name for name in layers.get(layer, ()) if name.endswith(".weight")}
-        common.setdefault(_kind(model, layer, layers), set()).update(names)
+        if not _unlike_mlp(model, layer, layers.get(layer, {})):
+            names = {name for name in layers.get(layer, ()) if name.endswith(".weight")}
+            common.setdefault(_kind(model, layer, layers), set()).update(names)
     for layer in range(num_layers):
         held, path = layers.get(layer, {}), f"{prefix}layers.{layer}."
         if not held:
             yield f"{path}* are missing"
+            continue
+        if unlike := _unlike_mlp(model, layer, held):
+            yield f"{path}mlp {unlike}"
             continue
         yield from (f"{path}{name} is missing" for name in sorted(common[_kind(model, layer, layers)] - held.keys()))
         for name in held:
@@ -117,6 +124,19 @@ def _unlike(model: Architecture, tensors: dict[str, Shape]) -> Iterator[str]:
                 or "self_attn.k_proj.weight" in held  # latent attention has other heads
             ):
                 yield from _misshapen(path + name, tensors, wanted)
+
+
+def _unlike_mlp(model: Architecture, layer: int, held: dict[str, Shape]) -> str | None:
+    """How the MLP of a layer is of another sort than config.json says, or of other experts; None where it is not."""
+    is_mixture, wanted = model["layers"][layer], model.get("num_experts", 0)
+    experts = {int(match[1]) for name in held if (match := EXPERT.match(name))}
+    if experts and not is_mixture:
+        return f"has {len(experts)} experts, but config.json makes it dense"
+    if is_mixture and not experts and "mlp.down_proj.weight" in held:
+        return f"is dense, but config.json says {wanted} experts"
+    if experts and experts != set(range(wanted)):
+        return f"has {len(experts)} experts, config.json says {wanted}"
+    return None
 
 
 def _kind(model: Architecture, layer: int, layers: dict[int, dict[str, Shape]]) -> tuple[bool, frozenset[str]]:
@@ -138,7 +158,13 @@ def _shapes(a: Architecture) -> dict[str, Shape]:
         "self_attn.v_proj.weight": (a["num_query_groups"] * head, hidden),
         "self_attn.o_proj.weight": (hidden, a["num_attention_heads"] * head),
     }
-    inner = {"mlp": a.get("ffn_hidden_size"), "mlp.experts.*": a.get("moe_ffn_hidden_size")}
+    if "num_experts" in a:
+        shapes["mlp.gate.weight"] = (a["num_experts"], hidden)
+    inner = {
+        "mlp": a.get("ffn_hidden_size"),
+        "mlp.experts.*": a.get("moe_ffn_hidden_size"),
+        "mlp.shared_experts": a.get("moe_shared_expert_intermediate_size"),
+    }
     for mlp, size in inner.items():
         if size is not None:
             shapes |= {f"{mlp}.{part}_proj.weight": (size, hidden) for part in ("gate", "up")}

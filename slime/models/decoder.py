@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
-
 from slime.models.family import Family
 from slime.models.mapping import QKV, GateUp, Mapping, Replicated, Row, Vocab
 
@@ -60,7 +58,7 @@ class Decoder(Family):
             yield "mlp_bias is true, but this family has no biases in its MLPs"
         if c.get("attention_dropout"):
             yield f"attention_dropout is {c['attention_dropout']}, but only 0 is supported"
-        if c.get("use_sliding_window") or "sliding_attention" in (c.get("layer_types") or ()):
+        if self._slides():
             yield "sliding-window attention is in use, but only full attention is supported"
         if c.get("hidden_act", "silu") != "silu":
             yield f"hidden_act is {c['hidden_act']!r}, but only 'silu' is supported"
@@ -69,6 +67,13 @@ class Decoder(Family):
                 "the weights are quantised (quantization_config) and not in fp8 with a scale for each block; start"
                 " from an unquantised checkpoint"
             )
+
+    def _slides(self) -> bool:
+        """Whether any layer attends to a window alone: as stated for each, else those from max_window_layers on."""
+        c = self.config
+        if layer_types := c.get("layer_types"):
+            return "sliding_attention" in layer_types
+        return bool(c.get("use_sliding_window")) and (c.get("max_window_layers") or 0) < c["num_hidden_layers"]
 
     @property
     def head_dim(self) -> int:
@@ -84,6 +89,8 @@ class Decoder(Family):
         return False
 
     def transformer_fields(self) -> dict[str, Any]:
+        import torch.nn.functional as F
+
         c = self.config
         return {
             "num_layers": c["num_hidden_layers"],

@@ -2,6 +2,8 @@
 
 A family is bound to one config.json. It is pure knowledge: it builds nothing, and two families of the same config are
 equal in all they say. A new one is a file like qwen2.py and a line in registry.py; docs/models.md shows one.
+
+Invariant: importing a family and making one does not import torch, which takes seconds: `train.py --check` asks, too.
 """
 
 from __future__ import annotations
@@ -10,15 +12,16 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from slime.models.mapping import Mapping
 
+if TYPE_CHECKING:
+    import torch
+
 logger = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 class ModelError(ValueError):
@@ -128,4 +131,8 @@ class Family(ABC):
     def dtype(self) -> torch.dtype | None:
         """The dtype that config.json names for the weights in its directory; None when it names none."""
         name = self.config.get("dtype") or self.config.get("torch_dtype")
-        return None if name is None else DTYPES[name]
+        if name is None:
+            return None
+        import torch
+
+        return getattr(torch, name)

@@ -14,12 +14,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Shape = tuple[int, ...]
-Fetch = Callable[[str, tuple[slice, ...]], Tensor]
+Fetch = Callable[[str, tuple[slice, ...]], "Tensor"]
 """(HF name, one slice a leading dimension) -> that part of the tensor, and no more of it, in memory."""
 
 
@@ -132,7 +133,7 @@ class Vocab(Mapping):
         start = min(part * local[0], self.size)
         stop = min(start + local[0], self.size)
         rows = fetch(self.hf, (slice(start, stop),))
-        return torch.cat([rows, rows.new_zeros(local[0] - len(rows), *local[1:])]) if len(rows) < local[0] else rows
+        return _cat([rows, rows.new_zeros(local[0] - len(rows), *local[1:])]) if len(rows) < local[0] else rows
 
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
         return [_joined(shards, dim=0)[: self.size]]
@@ -154,7 +155,7 @@ class GateUp(Mapping):
 
     def take(self, fetch: Fetch, local: Shape, part: int, parts: int) -> Tensor:
         rows = _part(local[0] // 2, part)
-        return torch.cat([fetch(self.gate, (rows,)), fetch(self.up, (rows,))])
+        return _cat([fetch(self.gate, (rows,)), fetch(self.up, (rows,))])
 
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
         gates, ups = zip(*(shard.chunk(2) for shard in shards), strict=True)
@@ -167,7 +168,7 @@ class FusedGateUp(Column):
 
     def take(self, fetch: Fetch, local: Shape, part: int, parts: int) -> Tensor:
         rows = local[0] // 2
-        return torch.cat([fetch(self.hf, (_part(rows, part),)), fetch(self.hf, (_part(rows, parts + part),))])
+        return _cat([fetch(self.hf, (_part(rows, part),)), fetch(self.hf, (_part(rows, parts + part),))])
 
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
         gates, ups = zip(*(shard.chunk(2) for shard in shards), strict=True)
@@ -229,7 +230,7 @@ class QKV(Mapping):
                     shift = group * rows - start  # from rows of the fused tensor to rows of this HF tensor
                     pieces.append(fetch(name, (slice(first + shift, last + shift),)))
                 start += rows
-        return torch.cat(pieces)
+        return _cat(pieces)
 
     def rebuild(self, shards: Sequence[Tensor]) -> list[Tensor]:
         fused = _joined(shards, dim=0)
@@ -243,4 +244,10 @@ def _part(rows: int, part: int) -> slice:
 
 
 def _joined(shards: Sequence[Tensor], dim: int) -> Tensor:
-    return shards[0] if len(shards) == 1 else torch.cat(list(shards), dim=dim)
+    return shards[0] if len(shards) == 1 else _cat(shards, dim)
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    import torch  # which takes seconds, and no mapping is asked for tensors before a rank has them
+
+    return torch.cat(list(tensors), dim=dim)

@@ -51,3 +51,18 @@ def read_hf_config(directory: str | Path) -> dict[str, Any]:
     if not isinstance(hf_config, dict):
         raise ModelError(f"{path} holds a JSON {type(hf_config).__name__}, not an object")
     return hf_config
+
+
+def untrainable(config: Any) -> list[tuple[str, str]]:
+    """(option, what is wrong) of models that a run would refuse: what --check asks before there are ranks to ask."""
+    if config.debug_rollout_only:
+        return []
+    models = {option: getattr(config, option) for option in ("hf_checkpoint", "critic_load")}
+    wrong = []
+    for option, directory in models.items():
+        if directory is not None and (Path(directory) / "config.json").is_file():
+            try:
+                family_of(read_hf_config(directory))
+            except ModelError as error:
+                wrong.append((f"--{option.replace('_', '-')}", f"{directory}: {error}"))
+    return wrong

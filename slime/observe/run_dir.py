@@ -65,24 +65,33 @@ class RunDir:
         Raises RunDirError if it holds a run already (without `resume`) or anything else, cannot be written, or the disk
         is full.
         """
-        path = Path(path)
-        if path.name == LATEST:
-            raise RunDirError(
-                f"a run cannot be called {LATEST!r}: that name points at the newest run (--run-dir {path})"
-            )
-        run = cls(path)
-        run._latest_is_a_link()
-        with _explained(path, "make the run directory"):
-            path.mkdir(parents=True, exist_ok=True)
-            run._holds_nothing_else()
+        run = cls(Path(path))
+        with _explained(run.path, "make the run directory"):
+            run.refuse(resume=resume)
+            run.path.mkdir(parents=True, exist_ok=True)
             try:
                 open(run.metrics_file, "x").close()
             except FileExistsError:
                 if not resume:
-                    raise RunDirError(f"{path} already holds a run: name another --run-dir or --run-name") from None
+                    raise run._is_taken() from None
             for directory in (run.logs, run.samples):
                 directory.mkdir(exist_ok=True)
         return run
+
+    def refuse(self, *, resume: bool) -> None:
+        """Raises RunDirError for what `create` would refuse in what is there now. Changes nothing."""
+        if self.path.name == LATEST:
+            raise RunDirError(
+                f"a run cannot be called {LATEST!r}: that name points at the newest run (--run-dir {self.path})"
+            )
+        self._latest_is_a_link()
+        if self.path.is_dir():
+            self._holds_nothing_else()
+        if self.metrics_file.exists() and not resume:
+            raise self._is_taken()
+
+    def _is_taken(self) -> RunDirError:
+        return RunDirError(f"{self.path} already holds a run: name another --run-dir or --run-name")
 
     def _holds_nothing_else(self) -> None:
         """A directory without a run may hold logs already, of whoever launches this, but nothing of anybody else's."""
@@ -229,3 +238,15 @@ def _runs_beside(path: Path) -> str:
         else []
     )
     return f"; {parent} holds {', '.join(names[-5:])}" if names else ""
+
+
+def unusable_run_dir(config: Any) -> list[tuple[str, str]]:
+    """(option, what is wrong) with the directory that a run is told to leave everything in; none where it is not told
+    one."""
+    if config.run_dir is None:
+        return []
+    try:
+        RunDir(Path(config.run_dir)).refuse(resume=config.load is not None)
+    except RunDirError as error:
+        return [("--run-dir" if config.run_name is None else "--run-name", str(error))]
+    return []

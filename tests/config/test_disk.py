@@ -79,6 +79,7 @@ def test_a_broken_index_is_said(tiny):
         (None, "there is no config.json in it"),
         ("{", "its config.json cannot be read"),
         ("[]", "does not name a model_type"),
+        ('{"model_type": "qwen3", "head_dim": -1}', "/config.json: head_dim is -1, not a whole number of at least 1"),
         ('{"model_type": "qwen3"}', "(model_type qwen3) does not state 'num_attention_heads'"),
     ],
 )
@@ -112,13 +113,32 @@ def test_weights_that_cannot_be_used_are_one_problem(tiny):
 
 def test_a_name_instead_of_a_directory_is_answered_with_how_to_download_it():
     (problem,), _ = found(Path("Qwen/Qwen3-30B-A3B"))
-    assert "there is no directory" in problem and "hf download Qwen/Qwen3-30B-A3B" in problem
+    assert "there is no directory" in problem
+    assert "hf download Qwen/Qwen3-30B-A3B --local-dir Qwen/Qwen3-30B-A3B" in problem
+    (problem,), _ = found(Path("models/Qwen3-30B-A3B"))
+    assert "hf download ORGANISATION/Qwen3-30B-A3B --local-dir models/Qwen3-30B-A3B" in problem
 
 
 def test_what_the_quickstart_makes_is_answered_with_how_to_make_it(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    problems, _ = found(Path("build/tiny/col/cold-start"), "--prompt-data", "build/tiny/col/train.jsonl", "other.jsonl")
-    assert ["bash scripts/quickstart.sh" in problem for problem in problems] == [True, True, False]
+    monkeypatch.setattr(disk, "CHECKOUT", tmp_path)
+    problems, _ = found(
+        Path("build/tiny/col/cold-start"), "--prompt-data", "build/tiny/tool/train.jsonl", "other.jsonl"
+    )
+    makes = ["bash scripts/quickstart.sh", "python -m slime.tiny --task tool --output build/tiny/tool"]
+    assert [problem.partition("-> ")[2] for problem in problems[:2]] == [f"`{command}` makes it" for command in makes]
+    assert "makes it" not in problems[2]
+
+
+def test_from_another_directory_it_is_said_where_relative_paths_lead(monkeypatch, tmp_path):
+    checkout = tmp_path / "checkout"
+    write_checkpoint(checkout / "build" / "tiny" / "col" / "model")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(disk, "CHECKOUT", checkout)
+    (there,), _ = found(Path("build/tiny/col/model"))
+    assert f"it is in {checkout}, and relative paths start where the command runs" in there
+    (made,), _ = found(Path("build/tiny/col/cold-start"))
+    assert f"`bash scripts/quickstart.sh` makes it in {checkout}" in made
 
 
 def test_the_reference_model_is_looked_at_too(tiny, tmp_path):
@@ -249,6 +269,17 @@ def test_sizes_that_the_model_cannot_be_divided_by_are_said(moe, words, message)
     assert message in problem
 
 
+def test_virtual_stages_divide_the_layers_of_a_stage(tiny):
+    words = "--pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2"
+    (problem,), _ = found(tiny, *words.split())
+    assert "2 does not divide the 1 layers of each of 2 pipeline stages" in problem
+
+
+def test_experts_of_a_dense_model_are_not_replayed(tiny):
+    (problem,), _ = found(tiny, "--use-rollout-routing-replay")
+    assert problem.startswith("--use-rollout-routing-replay: the model has no experts")
+
+
 def test_uneven_pipeline_stages_are_megatrons_business(moe):
     words = "--pipeline-model-parallel-size 5 --actor-num-gpus-per-node 5 --num-layers-in-first-pipeline-stage 8"
     assert found(moe, *words.split())[0] == []
@@ -271,11 +302,24 @@ def test_prompt_and_eval_files_that_cannot_be_used_are_said(tiny, prompts, tmp_p
     (tmp_path / "p.csv").write_text("a")
     problems, _ = found(
         tiny,
-        *("--prompt-data", str(tmp_path / "gone.jsonl"), str(tmp_path / "empty.jsonl"), f"{prompts}@[a:b]"),
+        *(
+            "--prompt-data",
+            str(tmp_path),
+            str(tmp_path / "gone.jsonl"),
+            str(tmp_path / "empty.jsonl"),
+            f"{prompts}@[a:b]",
+        ),
         *("--eval-prompt-data", "held-out", str(tmp_path / "p.csv"), "--eval-config", str(tmp_path / "sets.yaml")),
     )
-    messages = ["there is no file", "is empty", "does not end in a slice", "is neither .jsonl nor", "there is no file"]
-    assert [message in problem for message, problem in zip(messages, problems, strict=True)] == [True] * 5
+    messages = [
+        "is a directory",
+        "there is no file",
+        "is empty",
+        "does not end in a slice",
+        "is neither .jsonl nor",
+        "there is no file",
+    ]
+    assert [message in problem for message, problem in zip(messages, problems, strict=True)] == [True] * 6
     assert [problem.partition(":")[0] for problem in problems[-2:]] == ["--eval-prompt-data", "--eval-config"]
 
 

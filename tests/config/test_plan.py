@@ -28,6 +28,7 @@ def plan(*argv: str) -> str:
             "--use-dynamic-batch-size --max-tokens-per-gpu 1000 --context-parallel-size 2",
             "packed into micro-batches of at most 2,000 tokens (1,000 x CP 2)",
         ),
+        ("--actor-num-gpus-per-node 1", "24 samples for the one data-parallel rank, in 24 micro-batches"),
         ("--num-steps-per-rollout 2", "1 or 2 samples for each of 8 data-parallel ranks"),
         ("--num-steps-per-rollout 2", "10 rollouts = 20 optimizer steps = 240 samples"),
         ("", "8 ranks = TP 1 x PP 1 x CP 1 x DP 8"),
@@ -93,6 +94,9 @@ def test_what_the_plan_says(options, text):
         ("--kl-loss-coef 0.1 --ref-load m", "--kl-loss-coef has no effect without --use-kl-loss"),
         ("--eval-prompt-data a a.jsonl", "--eval-prompt-data is not used without --eval-interval"),
         ("--max-tokens-per-gpu 9", "--max-tokens-per-gpu has no effect without --use-dynamic-batch-size"),
+        ("--fp8-recipe tensorwise", "--fp8-recipe has no effect without --fp8-format"),
+        ("--overlap-cpu-optimizer-d2h-h2d", "has no effect without --optimizer-cpu-offload"),
+        ("--log-probs-chunk-size 0", "--log-probs-chunk-size 0 has no effect"),
         ("--num-steps-per-rollout 2", "The global batch is not a multiple of 8 data-parallel ranks"),
         (
             "--use-dynamic-batch-size --max-tokens-per-gpu 100 --rollout-max-response-len 1000",

@@ -26,6 +26,8 @@ BROKEN = [
     ("--profile-target train_actor --profile-step-start 3 --profile-step-end 3", "3 is not above --profile-step-start"),
     ("--profile-target train_actor --num-rollout 5", "--profile-step-start: 10 is after the last of the 5 rollouts"),
     ("--memory-snapshot-num-steps 2", "--memory-snapshot-num-steps: is about a recording of memory"),
+    ("--virtual-pipeline-model-parallel-size 2", "2 virtual stages need a pipeline of several ranks"),
+    ("--sglang-mem-fraction-static 7", "--sglang-mem-fraction-static: 7 is not a share of the memory"),
     ("--save-interval 5", "--save-interval: needs a place to save to"),
     ("--optimizer-cpu-offload --no-bf16", "--optimizer-cpu-offload: is for --bf16"),
     ("--prompt-data a.jsonl b.jsonl --prompt-data-weights 1", "1 weights for 2 files of --prompt-data"),

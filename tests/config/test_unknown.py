@@ -12,6 +12,7 @@ from slime.config.known_names import ELSEWHERE
     ("name", "suggested"),
     [
         ("rollout_temprature", ["--rollout-temperature"]),
+        ("temprature", ["--rollout-temperature", "--eval-temperature"]),
         ("rollout_temp", ["--rollout-temperature"]),
         ("rolout_batch_size", ["--rollout-batch-size"]),
         ("learning_rate", ["--lr"]),

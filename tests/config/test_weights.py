@@ -90,6 +90,49 @@ def test_scales_that_only_some_layers_have_are_fine(tiny):
     assert said_of(tiny, lambda shapes: shapes.update({"model.layers.0.mlp.up_proj.weight_scale_inv": [2, 1]})) == []
 
 
+def said_of_mixture(directory: Path, **config: object) -> list[str]:
+    """Of 2 layers with 8 experts each, where config.json says otherwise."""
+    write_checkpoint(directory, moe=True)
+    file = directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    return said(directory)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"num_experts": 4}, "model.layers.0.mlp has 8 experts, config.json says 4"),
+        ({"num_experts": 9}, "model.layers.0.mlp has 8 experts, config.json says 9"),
+        ({"mlp_only_layers": [0]}, "model.layers.0.mlp has 8 experts, but config.json makes it dense"),
+    ],
+)
+def test_a_mixture_that_config_json_describes_otherwise_is_said_once_a_layer(tmp_path, config, text):
+    lines = said_of_mixture(tmp_path, **config)
+    assert lines[0] == text and len(lines) == len({line.partition(".mlp")[0] for line in lines})
+
+
+def test_a_dense_layer_that_config_json_takes_for_a_mixture_is_said(tiny):
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    lines = said_of(tiny, lambda shapes: None, **experts)
+    assert lines == [f"model.layers.{i}.mlp is dense, but config.json says 8 experts" for i in range(2)]
+
+
+def test_a_router_of_another_number_of_experts_is_said(tmp_path):
+    directory = write_checkpoint(tmp_path, moe=True)
+    model = architecture.read(directory)
+    tensors = weights._header(directory / "model.safetensors")
+    router = "model.layers.1.mlp.gate.weight"
+    write_weights(directory / "model.safetensors", tensors | {router: [7, model["hidden_size"]]})
+    (line,) = said(directory)
+    assert line.startswith(f"{router} has shape [7, ")
+
+
+def test_a_directory_in_place_of_a_file_is_said(tiny):
+    (tiny / "model.safetensors").unlink()
+    (tiny / "model.safetensors").mkdir()
+    assert said(tiny) == [f"{tiny / 'model.safetensors'} is no file"]
+
+
 def test_experts_have_their_own_width(tmp_path):
     directory = write_checkpoint(tmp_path, moe=True)
     config = json.loads((directory / "config.json").read_text())

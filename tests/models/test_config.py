@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from slime.config import load
 from slime.models import ModelError, family_of, read_hf_config
+from slime.models.registry import untrainable
 
 QWEN3_4B = {
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643,
@@ -87,7 +89,7 @@ def test_unknown_model_type_names_the_known_ones(model_type):
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling of type 'yarn'"),
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6}}, "rope scaling of type 'linear'"),
         ({"rope_theta": None}, "lacks `rope_theta`"),
-        ({"use_sliding_window": True, "sliding_window": 4096}, "sliding-window attention"),
+        ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 20}, "sliding-window attention"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
         ({"attention_bias": True}, "attention_bias"),
         ({"attention_dropout": 0.1}, "attention_dropout is 0.1"),
@@ -136,3 +138,27 @@ def test_bad_config_files(tmp_path, text, complaint):
 def test_config_file(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_4B))
     assert read_hf_config(tmp_path) == QWEN3_4B
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"max_window_layers": 36},
+        {"max_window_layers": 0, "layer_types": ["full_attention"] * 36},
+    ],
+)
+def test_a_window_that_no_layer_has_is_none(keys):
+    family_of(QWEN3_4B | {"use_sliding_window": True, "sliding_window": 4096} | keys)
+
+
+def test_a_check_refuses_what_training_would(tmp_path):
+    def said(*options: str) -> list[tuple[str, str]]:
+        return untrainable(load(["--hf-checkpoint", str(tmp_path), "--rollout-batch-size", "4", *options]))
+
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(QWEN3_4B))
+    assert said() == []
+    file.write_text(json.dumps(QWEN3_4B | {"hidden_act": "gelu", "rms_norm_eps": 1e-6}))
+    ((option, what),) = said()
+    assert option == "--hf-checkpoint" and "hidden_act is 'gelu', but only 'silu' is supported" in what
+    assert said("--debug-rollout-only") == []

@@ -95,7 +95,7 @@ REFUSED = [
     (DEEPSEEK_V3, {"rope_scaling": {"type": "yarn", "attention_factor": 2.0}}, "lacks `factor`.*with attention_factor"),
     (DEEPSEEK_V3, {"quantization_config": {"quant_method": "awq"}}, "not in fp8 with a scale for each block"),
     (DEEPSEEK_V3, {"kv_lora_rank": None}, "lacks `kv_lora_rank`"),
-    (QWEN2_5_7B, {"use_sliding_window": True}, "sliding-window"),
+    (QWEN2_5_7B, {"use_sliding_window": True, "max_window_layers": 27}, "sliding-window"),
     (QWEN2_5_7B, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling of type 'yarn'"),
 ]
 

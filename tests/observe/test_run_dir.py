@@ -7,9 +7,10 @@ import textwrap
 
 import pytest
 
+from slime.config import load
 from slime.data.sample import Sample, Status
 from slime.observe import RunDir, RunDirError, print_summary
-from slime.observe.run_dir import TRANSCRIPTS_A_SET, LineFile
+from slime.observe.run_dir import TRANSCRIPTS_A_SET, LineFile, unusable_run_dir
 
 
 class WritesYaml:
@@ -54,6 +55,19 @@ def test_directory_that_holds_a_run_is_refused_unless_resuming(tmp_path):
     with pytest.raises(RunDirError, match="already holds a run"):
         RunDir.create(tmp_path / "run")
     assert RunDir.create(tmp_path / "run", resume=True).metrics_file.read_text() == '{"rollout/step": 0}\n'
+
+
+def test_a_check_refuses_what_a_start_would_and_makes_nothing(tmp_path):
+    def said(name, *options):
+        words = ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--run-dir", str(tmp_path / name), *options]
+        return unusable_run_dir(load(words))
+
+    assert said("run") == [] and not (tmp_path / "run").exists()
+    RunDir.create(tmp_path / "run")
+    ((option, what),) = said("run")
+    assert option == "--run-dir" and "already holds a run" in what
+    assert said("run", "--load", "checkpoints") == []
+    assert "cannot be called 'latest'" in said("latest")[0][1]
 
 
 def test_directory_with_other_files_is_refused_and_left_as_it_is(tmp_path):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Fraction, Hook, Index, NonNegative, Path, Positive, Section, Unit, option
+from slime.config.section import Count, Fraction, Hook, Index, NonNegative, Path, Positive, Rate, Section, Unit, option
 
 ClipRange = Annotated[float, Field(ge=0), Unit("X")]
 
@@ -92,7 +92,7 @@ class Critic(Section):
         0.2, "A value that is further than this from that before the update gains nothing by going on."
     )
     num_critic_only_steps: Index = option(0, "First rollouts on which only the critic is trained.")
-    critic_lr: NonNegative | None = option(None, "Learning rate of the critic, after warm-up.", derived="--lr")
+    critic_lr: Rate | None = option(None, "Learning rate of the critic, after warm-up.", derived="--lr")
 
 
 class OffPolicy(Section):

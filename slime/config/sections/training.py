@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Hook, Index, NonNegative, Path, Positive, Section, Strings, option
+from slime.config.section import Count, Hook, Index, NonNegative, Path, Positive, Rate, Section, Strings, option
 
 
 class Parallel(Section):
@@ -43,8 +43,8 @@ class Optimizer(Section):
     """Optimizer"""
 
     optimizer: Literal["adam"] = option("adam", "AdamW, with weight decay outside of the gradient.")
-    lr: NonNegative = option(1e-6, "Learning rate, after warm-up.")
-    min_lr: NonNegative = option(0.0, "Learning rate at the end of the decay.")
+    lr: Rate = option(1e-6, "Learning rate, after warm-up.")
+    min_lr: Rate = option(0.0, "Learning rate at the end of the decay.")
     lr_decay_style: Literal["constant", "linear", "cosine"] = option(
         "constant", "Shape of the decay from lr to min-lr."
     )

@@ -1,0 +1,51 @@
+"""The directories that a run is going to write to: whether it could, asked before anything is generated or trained.
+
+Invariant: nothing is left behind. What could only be told by writing is asked of a file without a name.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from slime.config.config import Config
+from slime.config.errors import Problem
+
+DIRECTORIES = ("save", "critic_save", "save_hf", "run_dir")
+FILES = ("save_debug_rollout_data", "save_debug_train_data")
+
+
+def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
+    """Options whose directories, or the nearest above them that are there, cannot be written to."""
+    for option in (*DIRECTORIES, *FILES):
+        path = getattr(config, option)
+        if path is None or option in unsound:
+            continue
+        if lack := _lack(_constant(Path(path).parent if option in FILES else Path(path))):
+            flag = "--" + option.replace("_", "-")
+            yield Problem(flag, f"{path} cannot be written: {lack}", "name a directory that can be made and written to")
+
+
+def _constant(path: Path) -> Path:
+    """The part of a path without placeholders, such as {rollout_id}."""
+    parts = path.parts
+    first = next((number for number, part in enumerate(parts) if "{" in part), len(parts))
+    return Path(*parts[:first])
+
+
+def _lack(directory: Path) -> str | None:
+    """Why a directory could not be made or written to; None where it could."""
+    there = next((path for path in (directory, *directory.parents) if _exists(path)), Path())
+    if not there.is_dir():
+        return f"{there} is no directory"
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        return f"{there}: {error.strerror or error}"
+    return None
+
+
+def _exists(path: Path) -> bool:
+    """Whether anything is there, be it a link to nothing."""
+    return path.is_symlink() or path.exists()

@@ -1,0 +1,50 @@
+"""Where a run is going to write: whether it could, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slime.config import load, places
+
+
+def said(*options: str) -> list[str]:
+    config = load(["--hf-checkpoint", "model", "--rollout-batch-size", "4", *options])
+    return [str(problem) for problem in places.look(config, set())]
+
+
+def test_what_can_be_made_is_fine_and_not_made(tmp_path):
+    directory = str(tmp_path / "a" / "b")
+    options = ["--save", directory, "--save-hf", f"{directory}/{{rollout_id}}", "--run-dir", directory]
+    assert said(*options, "--dump-details", directory) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--save", "--save-hf", "--run-dir"])
+@pytest.mark.parametrize("below", ["", "/x", "/{rollout_id}"])
+def test_a_file_in_the_way_is_said(tmp_path, option, below):
+    file = tmp_path / "README.md"
+    file.touch()
+    (problem,) = said(option, f"{file}{below}")
+    assert problem.startswith(f"{option}: {file}{below} cannot be written: {file} is no directory")
+
+
+def test_a_file_system_that_takes_no_files_is_said():
+    (problem,) = said("--save-hf", "/proc/x/{rollout_id}")
+    assert "/proc/x/{rollout_id} cannot be written: /proc: " in problem
+
+
+def test_a_recording_is_written_beside_others(tmp_path):
+    assert said("--save-debug-rollout-data", str(tmp_path / "{rollout_id}.jsonl")) == []
+    file = tmp_path / "file"
+    file.touch()
+    (problem,) = said("--save-debug-rollout-data", f"{file}/{{rollout_id}}.jsonl")
+    assert f"{file} is no directory" in problem
+
+
+def test_a_link_to_nothing_is_no_directory(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    assert f"{link} is no directory" in said("--save", str(link))[0]
+    assert said("--save", str(Path("relative") / "to" / "here")) == []
