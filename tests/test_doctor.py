@@ -95,7 +95,7 @@ def test_every_pin_is_exact():
 
 def test_a_token_that_others_can_read_is_said(monkeypatch):
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:  # that of the tests is closed to others
         token = Path(directory) / "token"
         token.write_text("secret")
         token.chmod(0o644)
@@ -112,6 +112,14 @@ def test_a_cluster_to_join_without_its_token_is_broken(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     finding = by_name(list(doctor.ray_tokens()))["token for clusters"]
     assert finding.verdict is Verdict.BROKEN and "10.1.2.3:6379" in finding.note
+
+
+@pytest.mark.parametrize(("hard", "what"), [(64, "root raises the hard limit"), (20000, "; ulimit -n 20000 raises it")])
+def test_few_open_files_come_with_what_raises_the_limit(hard, what, monkeypatch):
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda kind: (64, hard))
+    finding = by_name(list(doctor.limits()))["open files"]
+    assert finding.value == f"64 (at most {hard})" and what in finding.note
+    assert ("ulimit" in finding.note.replace("--ulimit", "")) == (hard > 64)
 
 
 def test_gpus_are_read_from_nvidia_smi_and_cuda_visible_devices(tmp_path, monkeypatch):
