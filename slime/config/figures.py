@@ -26,6 +26,7 @@ class Kind:
 
 
 COUNT = Kind("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
+DEPTH = Kind("a whole number from 1 to 10,000", lambda value: COUNT.fits(value) and value <= 10_000)
 INDEX = Kind("a whole number of at least 0", lambda value: type(value) is int and value >= 0)
 NUMBER = Kind("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
 SHARE = Kind("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1)
@@ -39,7 +40,7 @@ OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 KINDS: dict[str, Kind] = {
     "model_type": TEXT,
     "architectures": TEXTS,
-    "num_hidden_layers": COUNT,
+    "num_hidden_layers": DEPTH,
     "hidden_size": COUNT,
     "intermediate_size": COUNT,
     "num_attention_heads": COUNT,
@@ -71,7 +72,7 @@ KINDS: dict[str, Kind] = {
     "rope_interleave": FLAG,
     "v_head_dim": COUNT,
     "num_experts": INDEX,
-    "n_routed_experts": INDEX,
+    "n_routed_experts": COUNT,
     "num_local_experts": INDEX,
     "num_experts_per_tok": COUNT,
     "n_group": COUNT,

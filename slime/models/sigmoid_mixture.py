@@ -45,7 +45,9 @@ class SigmoidMixture(Decoder):
             yield "scores of the chosen experts are not normalised (norm_topk_prob, num_experts_per_tok > 1)"
         if c.get("moe_layer_freq", 1) != 1:
             yield f"moe_layer_freq is {c['moe_layer_freq']}, but only 1 is supported"
-        if self.has_groups and c["num_experts_per_tok"] // c["topk_group"] != 2:
+        if self.has_groups and not c.get("topk_group"):
+            yield f"lacks `topk_group`, of n_group {c['n_group']}"
+        elif self.has_groups and c["num_experts_per_tok"] // c["topk_group"] != 2:
             # transformers and SGLang rank a group by its two best experts.
             yield (
                 f"num_experts_per_tok {c['num_experts_per_tok']} with topk_group {c['topk_group']}: Megatron would rank"

@@ -16,8 +16,9 @@ from tests.models import published
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("num_hidden_layers", 2.5, "num_hidden_layers is 2.5, not a whole number of at least 1"),
-        ("num_hidden_layers", "two", 'num_hidden_layers is "two", not a whole number of at least 1'),
+        ("num_hidden_layers", 2.5, "num_hidden_layers is 2.5, not a whole number from 1 to 10,000"),
+        ("num_hidden_layers", "two", 'num_hidden_layers is "two", not a whole number from'),
+        ("num_hidden_layers", 10**30, "not a whole number from 1 to 10,000"),
         ("num_attention_heads", "4", 'num_attention_heads is "4", not'),
         ("hidden_size", True, "hidden_size is true, not a whole number"),
         ("head_dim", -16, "head_dim is -16, not"),

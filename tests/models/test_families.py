@@ -89,6 +89,7 @@ REFUSED = [
     (GLM_4_5_AIR, {"norm_topk_prob": False}, "not normalised"),
     (GLM_4_5_AIR, {"n_group": 8, "topk_group": 2}, "rank a group of experts by its 4 best ones instead of 2"),
     (GLM_4_5_AIR, {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
+    (DEEPSEEK_V3, {"topk_group": None}, "lacks `topk_group`, of n_group 8"),
     (DEEPSEEK_V3, {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
     (DEEPSEEK_V3, {"topk_method": "greedy"}, "topk_method is 'greedy'"),
     (DEEPSEEK_V3, {"rope_interleave": False}, "rope_interleave"),
