@@ -65,6 +65,6 @@ def test_a_directory_of_something_else_is_not_written_into(tiny, tmp_path):
     (tmp_path / "thesis" / "chapter-1.tex").touch()
     options = ["--run-dir", str(tmp_path / "thesis")]
     done = subprocess.run(command(tiny, *options), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"{tmp_path}/thesis holds something else (chapter-1.tex)" in done.stderr
     assert os.listdir(tmp_path / "thesis") == ["chapter-1.tex"]

@@ -1,8 +1,8 @@
 """Users' functions that options name and that are not there, as the processes of a run will look for them (hooks.py).
 
-Invariant: nothing of the user's is run or imported. A module is found as Python finds it, its names are read off its
-source, and what only running it could tell (`from x import *`, a module `__getattr__`, an extension module) is left to
-the run.
+Invariant: nothing of the user's is run or imported. A module is found as Python finds it, its names and the packages
+that it imports are read off its source, and what only running it could tell (`from x import *`, a module `__getattr__`,
+an extension module) is left to the run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ def _look_for(path: str, search: list[str]) -> None:
     spec = _find(module, search)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return
-    names = _names(Path(spec.origin))
+    source = _parsed(Path(spec.origin))
+    for line, package in _imports(source):
+        if PathFinder.find_spec(package, search) is None and _by_other_finders(package) is None:
+            fix = "install it in this environment, or import it only where it is used"
+            raise _NotThere(f"{spec.origin}:{line} imports {package!r}, which is not there", fix)
+    names = _names(source)
     if names is not None and names.get(attribute) == "module":
         raise _NotThere(f"{attribute!r} is a module that {spec.origin} imports", "name a function that it defines")
     if names is not None and attribute not in names:
@@ -98,13 +103,28 @@ def _arranges_its_modules(package: ModuleSpec) -> bool:
     return "__path__" in source or "sys.modules" in source
 
 
-def _names(file: Path) -> dict[str, str] | None:
-    """What a module defines at its top level, in whatever branch, and as what: of a "module" it is sure that nobody can
-    call it. None where running it could define more."""
+def _parsed(file: Path) -> ast.Module:
     try:
-        module = ast.parse(file.read_bytes())
+        return ast.parse(file.read_bytes())
     except SyntaxError as error:
         raise _NotThere(f"{file}:{error.lineno}: {error.msg}", "correct the file") from None
+
+
+def _imports(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and top-level package of each import that certainly happens; none where a module changes what can be."""
+    if any(isinstance(node, ast.Name) and node.id == "sys" for node in ast.walk(module)):  # sys.path, sys.modules
+        return
+    for node in module.body:
+        match node:
+            case ast.Import(names=aliases):
+                yield from ((node.lineno, alias.name.partition(".")[0]) for alias in aliases)
+            case ast.ImportFrom(module=str(name), level=0):
+                yield node.lineno, name.partition(".")[0]
+
+
+def _names(module: ast.Module) -> dict[str, str] | None:
+    """What a module defines at its top level, in whatever branch, and as what: of a "module" it is sure that nobody can
+    call it. None where running it could define more."""
     names: dict[str, str] = {}
     todo: list[ast.AST] = list(module.body)
     while todo:

@@ -28,6 +28,15 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (directory / "open.py").write_text("from math import *\n")
     (directory / "lazy.py").write_text("def __getattr__(name): ...\n")
+    (directory / "needs.py").write_text("import os.path\nfrom nowhere.deep import thing\ndef reward(): ...\n")
+    (directory / "copes.py").write_text(
+        "import sys\nsys.path.append('elsewhere')\nfrom nowhere import thing\ndef reward(): ...\n"
+    )
+    (directory / "tries.py").write_text(
+        "from . import grade\nfrom .grade import reward as other\n"
+        "try:\n    import nowhere\nexcept ImportError:\n    nowhere = None\n"
+        "def reward():\n    import nowhere.deep\n"
+    )
     (directory / "broken.py").write_text("x = 1\ndef reward(:\n")
     monkeypatch.chdir(tmp_path)
     return directory
@@ -51,6 +60,11 @@ def test_a_name_that_a_module_defines_in_any_way_is_found(package, name):
     assert said(f"my_rewards.grade.{name}") == []
 
 
+@pytest.mark.parametrize("path", ["my_rewards.copes.reward", "my_rewards.tries.reward"])
+def test_an_import_that_may_succeed_or_be_missed_is_left_to_the_run(package, path):
+    assert said(path) == []
+
+
 @pytest.mark.parametrize("path", ["my_rewards.open.sqrt", "my_rewards.lazy.anything", "math.sqrt", "sys.exit"])
 def test_what_only_running_a_module_could_tell_is_left_to_the_run(package, path):
     assert said(path) == []
@@ -66,6 +80,7 @@ def test_what_only_running_a_module_could_tell_is_left_to_the_run(package, path)
         ("my_rewards.grade.inner.reward", "there is no module 'my_rewards.grade.inner': 'my_rewards.grade' is a file"),
         ("my_rewards.grade.rewrad", "grade.py has no 'rewrad'\n      -> did you mean reward?"),
         ("my_rewards.grade.torch", "'torch' is a module that "),
+        ("my_rewards.needs.reward", "needs.py:2 imports 'nowhere', which is not there"),
         ("my_rewards.broken.reward", "broken.py:2: invalid syntax"),
     ],
 )
