@@ -26,7 +26,6 @@ CHECKOUT = Path(__file__).parents[2]
 MADE_BY = {
     "build/tiny/tool/cold-start": "python train.py --config configs/tiny-tool-sft.yaml",
     "build/tiny/tool": "python -m slime.tiny --task tool --output build/tiny/tool",
-    "build/tiny/col/reward-model": "python train.py --config configs/tiny-reward-model.yaml",
     "build/tiny/col": "bash scripts/quickstart.sh",
 }
 """What configs/tiny-*.yaml name -> what makes it; the first that fits counts."""
@@ -111,7 +110,8 @@ def _checkpoint(
 ) -> Architecture | None:
     """The architecture of a checkpoint; what is wrong with it is added to `found`."""
     if not directory.is_dir():
-        fix = _advice(directory) or "name a directory with config.json, safetensors and tokenizer"
+        fix = _advice(directory) or _download(directory)
+        fix = fix or "name a directory with config.json, safetensors and tokenizer"
         found.problems.append(Problem(option, f"there is no directory {directory}", fix))
         return None
     try:
@@ -183,7 +183,7 @@ def _indivisible(c: Config, model: Architecture, unsound: set[str]) -> Iterator[
         elif count % size:
             yield Problem(_flag(option), f"{size} does not divide the model's {count} {what}", "choose a divisor")
         elif option == "pipeline_model_parallel_size" and virtual and count // size % virtual:
-            what = f"{virtual} does not divide the {count // size} layers of each of {size} pipeline stages"
+            what = f"{virtual} does not divide the number of layers in a pipeline stage, {count // size}"
             yield Problem("--virtual-pipeline-model-parallel-size", what, "choose a divisor, or leave it out")
 
 
@@ -219,17 +219,22 @@ def _prompt_file(option: str, path: str) -> Iterator[Problem]:
 
 
 def _advice(path: Path) -> str:
-    """How to come by what is not there: where it is instead, what makes it, or how to download it. Empty: unknown."""
+    """How to come by what is not there: where it is instead, or what makes it. Empty: unknown."""
     if not path.is_absolute() and (CHECKOUT / path).exists():
         return f"it is in {CHECKOUT}, and relative paths start where the command runs: start it there"
     for made, command in MADE_BY.items():
         if path.is_relative_to(made):
             where = "" if Path.cwd() == CHECKOUT else f" in {CHECKOUT}: start both there"
             return f"`{command}` makes it{where}"
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):  # looks like the name of a model
-        name = f"ORGANISATION/{path.name}" if path.parts[0] in NO_ORGANISATIONS else path
-        return f"if it is to be a model of the Hugging Face Hub: hf download {name} --local-dir {path}"
     return ""
+
+
+def _download(directory: Path) -> str:
+    """How to, where a path looks like the name of a model on the Hugging Face Hub, or like a place for one."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(directory)):
+        return ""
+    name = f"ORGANISATION/{directory.name}" if directory.parts[0] in NO_ORGANISATIONS else directory
+    return f"if it is to be a model of the Hugging Face Hub: hf download {name} --local-dir {directory}"
 
 
 def _flag(name: str) -> str:

@@ -17,14 +17,20 @@ FILES = ("save_debug_rollout_data", "save_debug_train_data")
 
 
 def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
-    """Options whose directories, or the nearest above them that are there, cannot be written to."""
+    """Options whose directories, or the nearest above them that are there, cannot be written to; those together that
+    fail alike, for one may follow from another (--critic-save from --save)."""
+    wrong: dict[str, list[str]] = {}
     for option in (*DIRECTORIES, *FILES):
         path = getattr(config, option)
-        if path is None or option in unsound:
-            continue
-        if lack := _lack(_constant(Path(path).parent if option in FILES else Path(path))):
-            flag = "--" + option.replace("_", "-")
-            yield Problem(flag, f"{path} cannot be written: {lack}", "name a directory that can be made and written to")
+        if path is not None and option not in unsound:
+            directory = Path(path).parent if option in FILES else Path(path)
+            if lack := _lack(_constant(directory)):
+                wrong.setdefault(lack, []).append(option)
+    for lack, options in wrong.items():
+        flags = ", ".join("--" + option.replace("_", "-") for option in options)
+        paths = " and ".join(getattr(config, option) for option in options)
+        fix = "name a directory that can be made and written to"
+        yield Problem(flags, f"{paths} cannot be written: {lack}", fix)
 
 
 def _constant(path: Path) -> Path:

@@ -123,11 +123,11 @@ def test_what_the_quickstart_makes_is_answered_with_how_to_make_it(monkeypatch, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(disk, "CHECKOUT", tmp_path)
     problems, _ = found(
-        Path("build/tiny/col/cold-start"), "--prompt-data", "build/tiny/tool/train.jsonl", "other.jsonl"
+        Path("build/tiny/col/cold-start"), "--prompt-data", "build/tiny/tool/train.jsonl", "data/other.jsonl"
     )
     makes = ["bash scripts/quickstart.sh", "python -m slime.tiny --task tool --output build/tiny/tool"]
     assert [problem.partition("-> ")[2] for problem in problems[:2]] == [f"`{command}` makes it" for command in makes]
-    assert "makes it" not in problems[2]
+    assert problems[2].endswith("relative paths start where the command runs")
 
 
 def test_from_another_directory_it_is_said_where_relative_paths_lead(monkeypatch, tmp_path):
@@ -272,7 +272,7 @@ def test_sizes_that_the_model_cannot_be_divided_by_are_said(moe, words, message)
 def test_virtual_stages_divide_the_layers_of_a_stage(tiny):
     words = "--pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2"
     (problem,), _ = found(tiny, *words.split())
-    assert "2 does not divide the 1 layers of each of 2 pipeline stages" in problem
+    assert "2 does not divide the number of layers in a pipeline stage, 1" in problem
 
 
 def test_experts_of_a_dense_model_are_not_replayed(tiny):

@@ -48,3 +48,10 @@ def test_a_link_to_nothing_is_no_directory(tmp_path):
     link.symlink_to(tmp_path / "gone")
     assert f"{link} is no directory" in said("--save", str(link))[0]
     assert said("--save", str(Path("relative") / "to" / "here")) == []
+
+
+def test_what_follows_from_another_option_is_said_with_it(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    (problem,) = said("--advantage-estimator", "ppo", "--save", str(file))
+    assert problem.startswith(f"--save, --critic-save: {file} and {file}/critic cannot be written: {file} is no")
