@@ -50,6 +50,7 @@ def measure(rank: int, args: argparse.Namespace, config: Config, port: int) -> d
     finally:
         sides.close()
     seconds = median(step.seconds for step in slime)
+    tflops = median(step.perf["actor_train_tflops"] for step in slime)
     return {
         "tokens": sum(map(len, data["tokens"])),
         "longest": longest,
@@ -62,8 +63,8 @@ def measure(rank: int, args: argparse.Namespace, config: Config, port: int) -> d
         "seconds_padded": median(on_padded),
         "packed_speedup": median(on_padded) / seconds,
         "tokens_per_s": median(step.perf["actor_train_tok_per_s"] for step in slime),
-        "tflops": median(step.perf["actor_train_tflops"] for step in slime),
-        "mfu": median(step.perf["actor_train_mfu"] for step in slime),
+        "tflops": tflops,
+        "mfu": tflops * 1e12 / peak.flops,
         "peak_tflops": peak.flops / 1e12,
         "peak_source": peak.source,
         "host_mb_growth": growth,

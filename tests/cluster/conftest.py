@@ -1,4 +1,5 @@
-"""One real Ray for all tests of this room that need one in their own process."""
+"""One real Ray for all tests of a module that need one in their own process: it has room for one, and what a session
+sets in the environment would reach the drivers of test_session.py."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 from slime.cluster.session import Session
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     config: Any = SimpleNamespace(run_dir=tmp_path_factory.mktemp("run"), device="cpu", cpu_slots=4)
     with Session(config) as session:

@@ -58,7 +58,7 @@ ATTACHED = (*MTP, "--no-mtp-detach-heads")
 FAMILIES = ("glm4 without biases", "glm4_moe without qk-norm", "deepseek_v3", "moonlight", "llama", "qwen2")
 FROZEN_BIASES = ("--freeze-params-name-list", "linear_qkv.bias")  # a key's has a gradient of noise, which Adam blows up
 STEPS = 2
-LOG_PROBS = (1e-5, 1e-4, 1e-4)  # of tokens, by rollout: Adam makes whole steps of gradients that are next to nothing
+LOG_PROBS = (1e-5, 3e-4, 3e-4)  # of tokens, by rollout: Adam makes whole steps of gradients that are next to nothing
 DEADLINE = 400.0
 
 
