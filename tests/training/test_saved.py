@@ -1,43 +1,77 @@
-"""What is wrong with a checkpoint whose files are not as they were written."""
+"""What is wrong with a checkpoint whose files are not as they were written. In a rank: training patches torch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch.distributed import checkpoint
 
-from slime.models import CheckpointError
-from slime.training.saved import Saved, damaged_files
+from tests.distributed import run_ranks
 
 
-@pytest.fixture
-def saved(tmp_path):
-    checkpoint.save({"weight": torch.arange(1000.0)}, checkpoint_id=tmp_path, no_dist=True)
-    return Saved(tmp_path)
+def said_of(directory: Path, spoils: list[Callable[[Path], None]]) -> list[str]:
+    """What is said of a checkpoint, sound at first, when each of these has been done to it, one after the other."""
+    from slime.models import CheckpointError
+    from slime.training.saved import Saved, damaged_files
+
+    checkpoint.save({"weight": torch.arange(1000.0)}, checkpoint_id=directory, no_dist=True)
+    assert damaged_files(directory) == []
+    said = []
+    for spoil in spoils:
+        spoil(directory)
+        with pytest.raises(CheckpointError) as refused:
+            Saved(directory).load({})
+        said.append(str(refused.value))
+    return said
 
 
-def test_a_whole_checkpoint_has_no_damaged_files(saved):
-    assert damaged_files(saved.path) == []
+def cut_weights(directory: Path) -> None:
+    with weights_of(directory).open("r+b") as file:
+        file.truncate(weights_of(directory).stat().st_size - 1)
 
 
-def test_a_file_that_is_cut_short_is_named_and_so_is_one_that_is_missing(saved):
-    (file,) = saved.path.glob("*.distcp")
-    size = file.stat().st_size
-    with file.open("r+b") as opened:
-        opened.truncate(size - 1)
-    with pytest.raises(CheckpointError, match=rf"{saved.path} is damaged: {file.name} has {size - 1} bytes of {size}$"):
-        saved.load({})
-    file.unlink()
-    with pytest.raises(CheckpointError, match=rf"{saved.path} is damaged: there is no file {file.name}$"):
-        saved.load({})
+def remove_weights(directory: Path) -> None:
+    weights_of(directory).unlink()
 
 
-@pytest.mark.parametrize("length", [0, 20])
-def test_metadata_that_is_cut_short_is_named(saved, length):
-    with (saved.path / ".metadata").open("r+b") as opened:
-        opened.truncate(length)
-    with pytest.raises(CheckpointError, match=r"its file .metadata can't be read"):
-        saved.load({})
-    (saved.path / ".metadata").unlink()
-    with pytest.raises(CheckpointError, match=r"there is no file \.metadata"):
-        saved.load({})
+def cut_metadata(directory: Path) -> None:
+    with (directory / ".metadata").open("r+b") as file:
+        file.truncate(20)
+
+
+def empty_metadata(directory: Path) -> None:
+    (directory / ".metadata").write_bytes(b"")
+
+
+def remove_metadata(directory: Path) -> None:
+    (directory / ".metadata").unlink()
+
+
+def weights_of(directory: Path) -> Path:
+    (file,) = directory.glob("*.distcp")
+    return file
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    spoils = [cut_weights, remove_weights, cut_metadata, empty_metadata, remove_metadata]
+    (said,) = run_ranks(said_of, 1, tmp_path_factory.mktemp("saved"), spoils)
+    return dict(zip((spoil.__name__ for spoil in spoils), said, strict=True))
+
+
+def test_a_file_that_is_cut_short_is_named_and_so_is_one_that_is_missing(said):
+    size = int(said["cut_weights"].split(" of ")[-1])
+    assert said["cut_weights"].endswith(f" is damaged: __0_0.distcp has {size - 1} bytes of {size}")
+    assert said["remove_weights"].endswith(" is damaged: there is no file __0_0.distcp")
+
+
+@pytest.mark.parametrize("how", ["cut_metadata", "empty_metadata"])
+def test_metadata_that_is_cut_short_is_named(said, how):
+    assert "its file .metadata can't be read" in said[how]
+
+
+def test_metadata_that_is_missing_is_named(said):
+    assert "there is no file .metadata" in said["remove_metadata"]
