@@ -5,6 +5,7 @@ none of it.
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,3 +105,9 @@ def test_nothing_is_called_utils():
         if path.stem.lower() in ("util", "utils", "helpers", "misc")
     ]
     assert named == []
+
+
+def test_no_test_has_brought_training_into_this_process():
+    """There it patches torch, and transformers, with which models and engines are compared, computes something else. All
+    test modules that this process was given are imported by now. What needs training runs in a rank."""
+    assert "slime.training" not in sys.modules

@@ -6,11 +6,11 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-import psutil
 import torch.distributed as dist
 
 from slime.bench.bare_loop import BareLoop
@@ -69,6 +69,13 @@ def measure(rank: int, args: argparse.Namespace, config: Config, port: int) -> d
         "peak_source": peak.source,
         "host_mb_growth": growth,
     }
+
+
+def own_bytes() -> int:
+    """What this process has allocated and written, in memory or swapped out. Not all that is resident: pages of files,
+    such as libraries, come and go as the kernel reclaims them."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * sum(int(status[name].split()[0]) for name in ("RssAnon", "VmSwap"))
 
 
 def draw(samples: int, middle: int, vocab_size: int) -> dict[str, list[Any]]:
@@ -141,10 +148,10 @@ class Sides:
         """MB that this process takes more after so many steps; a tenth as many before, in which caches fill."""
         for _ in range(steps // 10):
             self.trainer.train(0, batch)
-        before = psutil.Process().memory_info().rss
+        before = own_bytes()
         for _ in range(steps):
             self.trainer.train(0, batch)
-        return (psutil.Process().memory_info().rss - before) / 1e6
+        return (own_bytes() - before) / 1e6
 
     def close(self) -> None:
         self.trainer.close()

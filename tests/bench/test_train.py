@@ -21,7 +21,7 @@ def test_one_line_of_json_in_which_both_sides_compute_the_same() -> None:
     for name in ("ratio", "packed_speedup", "tokens_per_s", "tflops", "mfu", "peak_tflops"):
         assert measured[name] > 0, name
     assert measured["mfu"] == pytest.approx(measured["tflops"] / measured["peak_tflops"])
-    assert measured["host_mb_growth"] < 64  # in ten steps; the kernel, which reclaims and gives back, moves it by tens
+    assert measured["host_mb_growth"] < 32  # in ten steps; Python's and the allocator's own caches are smaller
     assert measured["peak_source"] == "measured in float32"
     assert "2 x CPU" in measured["setup"]
 
