@@ -108,6 +108,6 @@ def test_nothing_is_called_utils():
 
 
 def test_no_test_has_brought_training_into_this_process():
-    """There it patches torch, and transformers, with which models and engines are compared, computes something else. All
+    """It patches torch, and transformers, with which models and engines are compared, would compute something else. All
     test modules that this process was given are imported by now. What needs training runs in a rank."""
     assert "slime.training" not in sys.modules
