@@ -88,8 +88,8 @@ class Prompts:
         ]
 
 
-def note_arrival(args: Config, sample: Sample, *, rollout_id: int, evaluation: bool) -> None:
-    """--rollout-sample-hook-path: called when the sample is back and graded."""
+async def note_arrival(args: Config, sample: Sample, *, rollout_id: int, evaluation: bool) -> None:
+    """--rollout-sample-hook-path: called when the sample is back and graded; in the event loop, as the bare side's."""
     sample.metadata[ARRIVED] = time.perf_counter()
 
 
