@@ -52,8 +52,9 @@ class BufferActor:
     def add_samples(self, groups: list[list[Sample]]) -> None:
         self.buffer.add_samples(groups)
 
-    def told(self, notes: Sequence[Note]) -> None:
-        """What a Journal was told, in that order. All of it is noted that can be; then the first refusal is raised."""
+    def told(self, notes: Sequence[Note]) -> dict[str, float]:
+        """What a Journal was told, in that order. All of it is noted that can be; then the first refusal is raised.
+        Returns metrics."""
         refusal = None
         for name, words in notes:
             try:
@@ -62,9 +63,7 @@ class BufferActor:
                 refusal = refusal or error
         if refusal is not None:
             raise refusal
-
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
-        return self.buffer.batched(rollout_id, batch)
+        return self.buffer.noted()
 
     def trained(self, rollout_id: int) -> int:
         return self.buffer.trained(rollout_id)
@@ -86,10 +85,10 @@ class BufferActor:
 class Buffer:
     """The actor as what rollout functions are given, a DataSource and a Journal. Picklable.
 
-    What a Journal is told is sent together, within TELL_S and before anything else is asked, and nobody waits for it:
-    what was refused is raised by a later call, at the end of the rollout at the latest. How long callers were held up
-    is a metric of the rollout. The driver's methods return references. Several threads may tell and ask at once. What
-    takes longer than ANSWER_S is a DataError; a data source of the user's may hang.
+    What a Journal is told is sent together, within TELL_S and before anything else is asked; only `noted` waits for it,
+    and raises what was refused. How long callers were held up is a metric of the rollout. The driver's methods return
+    references. Several threads may tell and ask at once. What takes longer than ANSWER_S is a DataError; a data source
+    of the user's may hang.
     """
 
     def __init__(self, actor: ray.actor.ActorHandle, name: str) -> None:
@@ -134,29 +133,26 @@ class Buffer:
     def drop(self, ids: Sequence[int], reason: str) -> None:
         self._tell("drop", tuple(ids), reason)
 
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
-        """Waits, for this and for all that was told before."""
-        start = time.perf_counter()
-        with self._lock:
-            self._send()
-            sent, self._sent = [*self._sent, self.actor.batched.remote(rollout_id, batch)], []
-        metrics = self._get(sent, "a batch")[-1]
-        with self._lock:
-            seconds, self._seconds = self._seconds + time.perf_counter() - start, 0.0
-        return metrics | {"perf/ledger_time": seconds}
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
+        self._tell("batched", rollout_id, batch, at_once=True)
 
-    def settle(self) -> None:
-        """Returns when all that was told is noted. Raises what was refused of it."""
+    def noted(self) -> dict[str, float]:
+        start = time.perf_counter()
         with self._lock:
             self._send()
             sent, self._sent = self._sent, []
-        self._get(sent, "what it was told")
+        metrics = self._get(sent, "what it was told")
+        with self._lock:
+            seconds, self._seconds = self._seconds + time.perf_counter() - start, 0.0
+        return (metrics[-1] if metrics else {}) | {"perf/ledger_time": seconds}
 
-    def _tell(self, name: str, *words: Any) -> None:
+    def _tell(self, name: str, *words: Any, at_once: bool = False) -> None:
         start = time.perf_counter()
         with self._lock:
             self._notes.append((name, words))
-            if len(self._notes) == 1:
+            if at_once:
+                self._send()
+            elif len(self._notes) == 1:
                 timer = threading.Timer(TELL_S, self._send_late)
                 timer.daemon = True
                 timer.start()

@@ -104,7 +104,7 @@ class RolloutActor:
         try:
             if self.producer is not None:
                 self.producer.close()
-            self.buffer.settle()  # the ledger is closed next
+            self.buffer.noted()  # the ledger is closed next
         finally:
             for route in self.routes.values():
                 route.router.stop()

@@ -31,12 +31,14 @@ class Journal(Protocol):
     def finished(self, finished: Sequence[Outcome]) -> None:
         """They are generated and graded; whose batch they will be in is not said yet."""
 
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
-        """They are the batch of this rollout: all that it is trained on, and what was removed from it. Returns
-        metrics."""
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
+        """They are the batch of this rollout: all that it is trained on, and what was removed from it."""
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
         """They will never be trained on."""
+
+    def noted(self) -> dict[str, float]:
+        """Returns when all that was told is noted, with metrics. Raises what was refused of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class DataBuffer:
     def finished(self, finished: Sequence[Outcome]) -> None:
         self.ledger.finish([outcome for outcome in finished if self._issued(outcome.id)])
 
-    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> dict[str, float]:
+    def batched(self, rollout_id: int, batch: Sequence[Outcome]) -> None:
         """Samples that a rollout function made by itself get numbers here."""
         issued, made = [], []
         for outcome in batch:
@@ -116,11 +118,13 @@ class DataBuffer:
             if outcome.removed is not None:
                 self.ledger.drop([outcome.id], outcome.removed)
         self._forget(outcome.id for outcome in batch)
-        return self.source.metrics() if isinstance(self.source, PromptSource) else {}
 
     def drop(self, ids: Sequence[int], reason: str) -> None:
         self.ledger.drop(ids, reason)
         self._forget(ids)
+
+    def noted(self) -> dict[str, float]:
+        return self.source.metrics() if isinstance(self.source, PromptSource) else {}
 
     def trained(self, rollout_id: int) -> int:
         """The batch of a rollout has been trained on. Returns how many samples that are."""

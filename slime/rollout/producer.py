@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import numpy as np
@@ -88,10 +87,13 @@ class Producer:
             write_rollout(self.config.save_debug_rollout_data.format(rollout_id=rollout_id), output.samples)
         samples, extra = flatten(output.samples), load.metrics() | dict(output.metrics or {})
         raw_N, rewards_N = rewards_for_training(self.config, samples)
-        with ThreadPoolExecutor(1, "journal") as meanwhile:
-            told = meanwhile.submit(self._tell, rollout_id, samples, raw_N)
-            batches = self._batches(samples, raw_N, rewards_N, dp_size) if dp_size else []
-            extra |= told.result()
+        journal = self.source if isinstance(self.source, Journal) else None
+        if journal is not None:
+            batch = zip(samples, map(float, raw_N), strict=True)
+            journal.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
+        batches = self._batches(samples, raw_N, rewards_N, dp_size) if dp_size else []  # while that is noted
+        if journal is not None:
+            extra |= journal.noted()
 
         log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, samples, extra, seconds):
@@ -105,13 +107,6 @@ class Producer:
     def _batches(self, samples: list[Sample], raw_N: np.ndarray, rewards_N: np.ndarray, dp_size: int) -> list[Any]:
         batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size, scratch=self._scratch)
         return list(batches) if self._deliver is None else list(map(self._deliver, batches))
-
-    def _tell(self, rollout_id: int, samples: list[Sample], raw_N: np.ndarray) -> dict[str, float]:
-        """Says what the batch is, if somebody keeps a ledger; returns metrics of it."""
-        if not isinstance(self.source, Journal):
-            return {}
-        batch = zip(samples, map(float, raw_N), strict=True)
-        return self.source.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
 
     def progress(self) -> str:
         """How far the rollout is that is being made, for a person; "" where that is not known. From any thread."""

@@ -110,6 +110,7 @@ def test_notes_are_taken_in_the_order_in_which_they_were_told(life):
         life.buffer.finished([outcome(id)])
     life.buffer.drop(ids[3:], "too easy")
     life.buffer.batched(0, [outcome(id) for id in ids[:3]])
+    life.buffer.noted()
     assert life.became(ids[0], "generating", "finished", "finished")
     assert life.became(ids[3], "generating", "finished", "dropped")
 
@@ -120,8 +121,8 @@ def test_one_that_is_refused_is_told_once_and_the_others_are_noted(life):
     life.buffer.drop([99], "nobody knows it")
     life.buffer.generating([second], 0)
     with pytest.raises(LedgerError, match="sample 99 was never issued"):
-        life.buffer.settle()
-    life.buffer.settle()
+        life.buffer.noted()
+    life.buffer.noted()
     assert life.became(first, "generating") and life.became(second, "generating")
 
 
