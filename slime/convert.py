@@ -10,7 +10,9 @@ import argparse
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +83,20 @@ def plan(args: argparse.Namespace) -> tuple[str, tuple[str, ...], int]:
 
 
 def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
-    """Raises Refused when one of the processes fails; the others are ended then, for they would wait for it."""
+    """Raises Refused when one of the processes fails; the others are ended then, for they would wait for it.
+
+    Ctrl+C reaches all of them; this one alone heeds it, and ends the others.
+    """
     context = multiprocessing.get_context("spawn")
     meeting = ports.reserve("127.0.0.1")
     settings = (count, ports.number(meeting), arguments)
     processes = [context.Process(target=_rank, args=(target, rank, *settings)) for rank in range(count)]
-    for process in processes:
-        process.start()
+    resource_tracker.ensure_running()  # here, for when it starts it lets the signal through again
+    heeded = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # they inherit it, from their first moment on
     try:
+        for process in processes:
+            process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
         running = list(processes)
         while running:
             multiprocessing.connection.wait([process.sentinel for process in running])
@@ -97,9 +105,11 @@ def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
                 if process.exitcode:
                     raise Refused(f"process {processes.index(process)} of {count} failed; what it said is above")
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
         for process in processes:
-            process.kill()
-            process.join()
+            if process.pid is not None:
+                process.kill()
+                process.join()
         meeting.close()
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -104,3 +107,45 @@ def test_what_can_not_be_is_refused_before_it_begins(model, converted, tmp_path)
     assert not (tmp_path / "out").exists()
     done = convert("hf-to-torch-dist", model, converted)
     assert done.returncode == 1 and "is not empty: name a new directory" in done.stderr
+
+
+def test_ctrl_c_is_one_line_and_leaves_nothing(model, tmp_path):
+    """It reaches the processes that convert, too, as from a terminal."""
+    words = ["hf-to-torch-dist", "--input", str(model), "--output", str(tmp_path / "out"), "--workers", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "slime.convert", *words],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (importing := [child for child in children_of(process.pid) if has_torch(child)]):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGSTOP)  # so that it can't end the others before they have heard of it
+        os.killpg(process.pid, signal.SIGINT)
+        psutil.wait_procs(importing, timeout=1)
+        process.send_signal(signal.SIGCONT)
+        said, _ = process.communicate(timeout=30)
+    assert (
+        process.returncode == 130 and said.splitlines()[-1] == "slime: interrupted; whatever it had started has ended"
+    )
+    assert "KeyboardInterrupt" not in said and not (tmp_path / "out").exists()
+    assert not any(child.is_running() for child in importing)
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def has_torch(process: psutil.Process) -> bool:
+    try:
+        return any("libtorch" in region.path for region in process.memory_maps())
+    except psutil.Error:
+        return False
