@@ -180,11 +180,13 @@ def test_tensor_parallel_training_into_engines_of_two_sizes(interrupted):
 
 @pytest.fixture(scope="module")
 def without_engine(grpo, tmp_path_factory) -> Iterator[tuple[Path, int]]:
-    """A mixture of experts that are divided between two ranks, whose engine is killed after two rollouts: directory and
-    exit status. Random rewards move the policy away from the reference, which it equals at first."""
+    """A mixture of experts that are divided between two ranks, trained with the experts that the engine chose, which is
+    killed after two rollouts: directory and exit status. Random rewards move the policy away from the reference, which
+    it equals at first."""
     tmp_path = tmp_path_factory.mktemp("without-engine")
     model = make_tiny(tmp_path / "tiny", "sort", moe=True).model
     options = ["--hf-checkpoint", str(model), "--expert-model-parallel-size", "2", "--check-weight-update-equal"]
+    options += ["--use-rollout-routing-replay", "--save-debug-rollout-data", str(tmp_path / "{rollout_id}.pt")]
     reference = ["--ref-load", str(model), "--use-kl-loss", "--kl-loss-coef", "0.01", "--kl-loss-type", "low_var_kl"]
     quick = ["--rm-type", "random", "--skip-eval-before-train", "--lr-warmup-iters", "0"]
     with driver(tmp_path, *grpo, *options, *reference, *quick) as process:
@@ -210,6 +212,16 @@ def test_mixture_of_experts_against_a_reference(without_engine):
     assert len(kl_losses) >= 8
     assert kl_losses[0] == pytest.approx(0, abs=1e-9) and min(kl_losses[1:]) > 0
     assert max(column(run, "train/train_rollout_logprob_abs_diff_max")) < 1e-4
+
+
+def test_the_engines_experts_come_through_the_router(without_engine):
+    """Of each token but the last, in both layers, two of eight."""
+    for group in read_rollout(without_engine[0] / "1.pt"):
+        for sample in group:
+            experts_TLK = sample.rollout_routed_experts
+            assert experts_TLK.shape == (len(sample.tokens) - 1, 2, 2)
+            assert experts_TLK.min() >= 0 and experts_TLK.max() < 8
+            assert (experts_TLK[..., 0] != experts_TLK[..., 1]).all()
 
 
 def test_killed_and_resumed_run_is_the_same_to_the_last_bit(sort, tmp_path):

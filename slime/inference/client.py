@@ -27,7 +27,7 @@ import orjson
 
 from slime.inference.errors import InferenceError, RequestError
 from slime.inference.http import shown
-from slime.inference.router import SESSION_HEADER
+from slime.inference.router import EXPERTS_LABEL, SESSION_HEADER
 
 if TYPE_CHECKING:
     from slime.config import Config
@@ -159,21 +159,19 @@ class GenerateClient:
             finally:
                 for sample in samples:
                     sample.cancel()  # those that are under way after another has failed
-        body = {
-            "return_logprob": True,
-            **options,
-            "input_ids": input_ids,
-            "sampling_params": {**sampling_params, "n": n},
-        }
+        body = self._body(input_ids, {**sampling_params, "n": n}, options)
         async with self._slots(n):
-            content = await self._post(orjson.dumps(body), self._headers_of(session), wanted)
+            content = await self._post(body, self._headers_of(session), wanted)
         if content is None:
             return [Generation.unsent() for _ in range(n)]
         answer = orjson.loads(content)
         answers = answer if isinstance(answer, list) else [answer]
         if len(answers) != n:
             raise InferenceError(f"{self.url}: asked for {n} samples, got {len(answers)}")
-        return [Generation.parse(one) for one in answers]
+        generations = [Generation.parse(one) for one in answers]
+        if options.get("return_routed_experts"):
+            self._check_experts(generations)
+        return generations
 
     async def stream(
         self,
@@ -187,14 +185,8 @@ class GenerateClient:
 
         Never tried again: what has been yielded could not be taken back. Raises as `generate`.
         """
-        body = {
-            "return_logprob": True,
-            **options,
-            "input_ids": input_ids,
-            "sampling_params": sampling_params,
-            "stream": True,
-        }
-        async with self._slots(1), self._request(orjson.dumps(body), self._headers_of(session), self.timeout) as answer:
+        body = self._body(input_ids, sampling_params, {**options, "stream": True})
+        async with self._slots(1), self._request(body, self._headers_of(session), self.timeout) as answer:
             if answer.status != 200:
                 raise self._refusal(answer.status, await answer.read())
             async for line in answer.content:
@@ -220,6 +212,21 @@ class GenerateClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @staticmethod
+    def _body(input_ids: Sequence[int], sampling_params: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
+        body = {"return_logprob": True, **options, "input_ids": input_ids, "sampling_params": sampling_params}
+        if options.get("return_routed_experts"):
+            body["custom_labels"] = {**options.get("custom_labels", {}), EXPERTS_LABEL: "true"}
+        return orjson.dumps(body)
+
+    def _check_experts(self, generations: Sequence[Generation]) -> None:
+        if any(one.routed_experts is None and one.finish_reason != "abort" for one in generations):
+            raise InferenceError(
+                f"{self.url}: return_routed_experts was asked for, and the engine returned none: it has to be started"
+                " by `python -m slime.inference.launch --enable-return-routed-experts ...`, and its model to be a"
+                " mixture of experts"
+            )
 
     def _headers_of(self, session: str | None) -> dict[str, str]:
         return self._headers if session is None else {**self._headers, SESSION_HEADER: session}

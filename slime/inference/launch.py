@@ -1,5 +1,5 @@
 """`python -m slime.inference.launch OPTIONS`: the stock SGLang server with its own options, patched where there is no
-CUDA.
+CUDA, and asked for routed experts in a way that the router passes on.
 
 What is patched stands at the top of the module because the processes that the server spawns, where there is CUDA,
 import this module again. A token in the environment variable SLIME_TOKEN becomes `--api-key`; on a command line
@@ -10,9 +10,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from slime.inference.router import EXPERTS_LABEL
 from slime.platform import sglang_cpu
 
 if not torch.cuda.is_available():
@@ -27,7 +29,17 @@ def load_file(original: Callable[[str], str], ipc_name: str) -> str:
     return os.path.join(tempfile.gettempdir(), os.path.basename(original(ipc_name)))
 
 
+def heed_label(original: Callable[[Any], None], request: Any) -> None:
+    """Of a GenerateReqInput, before SGLang looks at it."""
+    if request.custom_labels and request.custom_labels.pop(EXPERTS_LABEL, None):
+        request.return_routed_experts = True
+    original(request)
+
+
 HookRegistry.register("sglang.srt.managers.load_snapshot.shm_path_for", load_file, HookType.AROUND)
+HookRegistry.register(
+    "sglang.srt.managers.io_struct.GenerateReqInput.normalize_batch_and_arguments", heed_label, HookType.AROUND
+)
 
 
 def main(options: list[str]) -> None:

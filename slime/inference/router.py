@@ -3,6 +3,8 @@
 Invariants
 - The router serves generation only. Control calls go to each engine itself: the router doesn't pass them on.
 - Requests that carry the same `SESSION_HEADER` go to the same engine where the policy honours it (`manual` does).
+- It passes on of a request what it knows. `return_routed_experts` it does not: the label `EXPERTS_LABEL` says the same,
+  to engines that `slime.inference.launch` started.
 - A router that we didn't start is left as it was found: `stop` takes out the engines that we put in, and nothing else.
 """
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from slime.config.engine_groups import ServedModel
 
 SESSION_HEADER = "x-smg-routing-key"
+EXPERTS_LABEL = "slime_return_routed_experts"  # in `custom_labels`
 CALL_TIMEOUT_S = 30.0
 DEFAULTS: dict[str, Any] = {
     "policy": "round_robin",  # power_of_two, with a single engine, makes the router exit

@@ -148,7 +148,10 @@ class Trainer(Learner):
                 raise ValueError(f"{option}: the rollout has no log-probs of the engine")
         if config.use_rollout_routing_replay:
             if batch.routed_experts_TLK is None:
-                raise ValueError("--use-rollout-routing-replay: the rollout has no routed experts of the engine")
+                raise ValueError(
+                    "--use-rollout-routing-replay: the rollout has no routed experts of the engine; a custom generate"
+                    " function asks for them by return_routed_experts and sets rollout_routed_experts of each sample"
+                )
             self.routing.check(batch.routed_experts_TLK.shape)
         if self.has_advantages and config.use_opd and config.opd_type == "sglang" and batch.teacher_log_probs_R is None:
             raise ValueError(

@@ -70,6 +70,17 @@ def test_the_request_carries_n_the_token_and_the_session(run: Run) -> None:
     assert server.headers[0][SESSION_HEADER] == "game-3"
 
 
+def test_routed_experts_that_the_engine_does_not_return_are_missed(run: Run) -> None:
+    """Not of a request that was ended: it may not have been begun."""
+    with pytest.raises(
+        InferenceError, match=r"return_routed_experts .* slime\.inference\.launch --enable-return-routed"
+    ):
+        ask(run, StandIn(lambda _: ok()), return_routed_experts=True)
+    ended = ANSWER | {"meta_info": ANSWER["meta_info"] | {"finish_reason": {"type": "abort"}}}
+    (generation,) = ask(run, StandIn(lambda _: web.json_response(ended)), return_routed_experts=True)
+    assert generation.routed_experts is None
+
+
 def test_each_seed_is_a_request(run: Run) -> None:
     server = StandIn(lambda _: ok())
     assert len(ask(run, server, n=3, seeds=[10, 11, 12])) == 3
