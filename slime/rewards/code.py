@@ -2,7 +2,7 @@
 
 Tests are metadata["tests"], else the label: a list of {"input": ..., "output": ...}, each one run of the program from
 standard input to standard output, or the same as {"inputs": [...], "outputs": [...]}, or either as JSON text; or Python
-text, run after the program, that raises where it is wrong.
+text, or a list of such, run after the program, that raises where it is wrong (see code_tests.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slime.rewards import apart, sandbox
+from slime.rewards.code_tests import runnable
 from slime.rewards.errors import RewardError
 from slime.rewards.final_answer import after_thinking
 from slime.rewards.label import label_of
@@ -52,13 +52,19 @@ def tests_of(sample: Any) -> str | list[dict[str, Any]]:
     if isinstance(tests, dict) and len(tests.get("inputs", ())) == len(tests.get("outputs", ())):
         pairs = zip(tests.get("inputs", ()), tests.get("outputs", ()), strict=True)
         tests = [{"input": given, "output": expected} for given, expected in pairs]
-    if isinstance(tests, str) and re.search(r"\b(?:assert\w*|raise|fail)\b", tests):
-        return tests
+    if isinstance(tests, list) and tests and all(isinstance(t, str) for t in tests):
+        tests = "\n".join(tests)
+    why = ""
+    if isinstance(tests, str):
+        try:
+            return runnable(tests, (sample.metadata or {}).get("entry_point"))
+        except ValueError as error:
+            why = f" ({error})"
     if isinstance(tests, list) and tests and all(isinstance(t, dict) and {"input", "output"} <= {*t} for t in tests):
         return tests
     raise RewardError(
-        f'{sample.name}: tests are a list of {{"input": ..., "output": ...}}, or Python text that asserts; these are:'
-        f" {tests!r:.200}"
+        f'{sample.name}: tests are a list of {{"input": ..., "output": ...}}, or Python text that asserts; these'
+        f" are{why}: {tests!r:.200}"
     )
 
 

@@ -1,7 +1,7 @@
 """Asking a reward service over HTTP: JSON to it, JSON back.
 
-Held: 429, 5xx and lost connections are tried again, backing off, until --rm-timeout; any other status fails at once,
-with the service's words; no proxy is used but --http-proxy; an answer is bounded in size.
+Held: 429, 5xx and lost connections are tried again, backing off, until --rm-timeout; any other status, a redirection
+too, fails at once, with the service's words; no proxy is used but --http-proxy; an answer is bounded in size.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
         async with limit, asyncio.timeout(args.rm_timeout), aiohttp.ClientSession(headers=headers) as session:
             while True:
                 try:
-                    async with session.post(url, json=body, proxy=proxy) as answer:
+                    async with session.post(url, json=body, proxy=proxy, allow_redirects=False) as answer:
                         content = await _read(answer)
                 except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
                     address = f"--rm-url {base}" + (f" or --http-proxy {proxy}" if proxy else "")
@@ -54,9 +54,10 @@ async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
                 except _TooLong as error:
                     raise RewardFailure(name, f"reward service {url}: {error}") from error
                 else:
-                    if answer.ok:
+                    if 200 <= answer.status < 300:
                         return _parsed(content, name, url)
-                    last = f"{answer.status} {answer.reason}: {content[:500].decode(errors='replace')}"
+                    words = " ".join(content[:500].decode(errors="replace").split())
+                    last = f"{answer.status} {answer.reason}: {words}"
                     if answer.status != 429 and answer.status < 500:
                         raise RewardFailure(name, f"reward service {url}: {last}")
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))

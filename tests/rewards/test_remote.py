@@ -109,6 +109,14 @@ def test_a_refusal_is_final_and_says_the_service_s_words() -> None:
     assert len(service.asked) == 1
 
 
+def test_a_redirection_is_not_followed_and_said_in_one_line() -> None:
+    """A POST would become a GET of another page."""
+    service = Service((302, "moved\n<p>elsewhere"), (200, 1.0))
+    with pytest.raises(RewardFailure, match=r"302 Found: moved <p>elsewhere$"):
+        verdict(service, "remote_rm")
+    assert len(service.asked) == 1
+
+
 def test_the_deadline_holds_over_all_tries() -> None:
     with pytest.raises(RewardFailure, match=r"no reward within 0.5 s \(--rm-timeout\); last: 503 .*busy"):
         verdict(Service((503, "busy")), "remote_rm", rm_timeout=0.5)
