@@ -6,6 +6,10 @@ rollout stays as it is, but for its loss mask.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from slime.config import Config
 from slime.data.sample import Sample
 from slime.inference.client import Generation
 
@@ -68,6 +72,15 @@ def observe(sample: Sample, tokens: list[int]) -> None:
     sample.response_length += len(tokens)
     sample.loss_mask = mask + [0] * len(tokens)
     sample.rollout_log_probs = sample.rollout_log_probs + [0.0] * len(tokens)
+
+
+def room(args: Config, sample: Sample, sampling_params: Mapping[str, Any]) -> int:
+    """How many tokens the next turn may get: of `max_new_tokens`, which is for all turns with what is said in between,
+    and of the engine's context. 0 when nothing more can be asked for."""
+    left = sampling_params["max_new_tokens"] - sample.response_length
+    if args.rollout_max_context_len is not None:
+        left = min(left, args.rollout_max_context_len - len(sample.tokens))
+    return max(left, 0)
 
 
 def mask_all(sample: Sample) -> None:

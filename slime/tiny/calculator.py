@@ -14,7 +14,7 @@ import time
 from slime.config import Config
 from slime.data.sample import Sample, Status
 from slime.rollout.generator import FINISHED, Generator
-from slime.rollout.responses import begin, grow, observe
+from slime.rollout.responses import begin, grow, observe, room
 from slime.tiny.tasks import calculate
 
 MAX_TURNS = 3
@@ -27,12 +27,12 @@ async def generate(args: Config, sample: Sample, sampling_params: dict) -> Sampl
     begin(sample, sample.tokens[: sample.prompt_length])
     sample.session_id = f"{sample.rollout_id}-{sample.index}"  # a router that heeds it keeps all turns on one engine
     for turn in range(1, MAX_TURNS + 1):
-        budget = sampling_params["max_new_tokens"] - sample.response_length
-        if budget <= 0:
+        max_new_tokens = room(args, sample, sampling_params)
+        if max_new_tokens == 0:
             sample.status = Status.TRUNCATED
             break
         (generation,) = await generator.client.generate(
-            sample.tokens, sampling_params | {"max_new_tokens": budget}, session=sample.session_id
+            sample.tokens, sampling_params | {"max_new_tokens": max_new_tokens}, session=sample.session_id
         )
         grow(sample, generation)
         sample.metadata["round_number"] = turn

@@ -113,6 +113,16 @@ def test_a_user_asks_again_and_all_of_it_is_as_the_template_writes_it(play: Play
 
 
 @pytest.mark.usefixtures("my_hooks")
+def test_turns_fit_into_the_context(play: Play) -> None:
+    said, by = ("2100<|im_end|>", "2108<|im_end|>"), "my_hooks.ask_again"
+    length = len(play(*said, by=by).tokens)
+    play(*said, by=by, rollout_max_context_len=length - 2)
+    assert play.server.bodies[1]["sampling_params"]["max_new_tokens"] == 5 - 2
+    sample = play(*said, by=by, rollout_max_context_len=length - 5)
+    assert (len(play.server.bodies), sample.status, sample.response) == (1, Status.TRUNCATED, "2100")
+
+
+@pytest.mark.usefixtures("my_hooks")
 def test_a_template_that_shows_earlier_turns_otherwise_is_told_and_changes_nothing(
     play: Play, tiny: Tiny, tmp_path: Path
 ) -> None:
