@@ -31,7 +31,7 @@ COLORS = {
 }  # fmt: skip
 MEANINGS = {
     State.ISSUED: "handed out, or waiting to be",
-    State.GENERATING: "an engine is at work on them",
+    State.GENERATING: "an engine is at work on them, or was when the run ended",
     State.FINISHED: "graded, waiting for training",
 }
 

@@ -94,7 +94,9 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _check_version(path: Path, db: sqlite3.Connection) -> None:
-    if (version := _version(db)) != VERSION:
+    if (version := _version(db)) == 0:
+        raise LedgerError(f"{path} is empty (version 0): nothing was written to it")
+    if version != VERSION:
         raise LedgerError(f"{path} is a ledger of version {version}; this slime knows version {VERSION}")
 
 
@@ -104,5 +106,8 @@ def _advice(text: str) -> str:
     if "locked" in text:
         return f"another process has had it locked for {WAIT_S:g} s: only one may write to it"
     if "not a database" in text or "malformed" in text:
-        return f"it is damaged ({text}): move it away, and the run begins a new one"
+        return (
+            f"it is damaged ({text}): move it away, and the run begins a new one with the checkpoint, which does not"
+            " know what became of the samples before"
+        )
     return text

@@ -109,6 +109,15 @@ def last_boxed(text: str) -> str | None:
     return content[:-1].rstrip() if content.endswith((".", ",")) and content[-2:-1] not in (".", ",") else content
 
 
+def after_last_box(text: str) -> str:
+    """What stands after the last box; "" when there is none."""
+    boxes = _boxes(text)
+    if not boxes:
+        return ""
+    end = boxes[-1][1]
+    return text[end + text.startswith("}", end) :]
+
+
 def why_not_meant(text: str) -> str | None:
     """Why the last box is not the one answer that the text gives; None when it may be."""
     boxes = _boxes(text)
@@ -136,11 +145,7 @@ def takes_back(text: str) -> bool:
 
 def stated_later(text: str) -> str | None:
     """What the text says the answer is, or may be as well, after its last box."""
-    boxes = _boxes(text)
-    if not boxes:
-        return None
-    end = boxes[-1][1]
-    after = text[end + text.startswith("}", end) :]
+    after = after_last_box(text)
     if match := _OR_ELSE.match(after) or _EQUATED.match(after):
         return _first(match[1])
     return concluded(after)

@@ -9,9 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from slime.rewards.errors import RewardFailure
-from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, stated_later, why_not_meant
+from slime.rewards.final_answer import (
+    after_last_box,
+    after_thinking,
+    has_box,
+    last_boxed,
+    stated,
+    stated_later,
+    why_not_meant,
+)
 from slime.rewards.label import label_of
 from slime.rewards.math_text import same_literally
+from slime.rewards.units import PER_CENT, split_unit, unit_after
 from slime.rewards.verdict import Verdict, right, wrong
 from slime.rewards.workers import WorkerDied, WorkerKilled, workers
 
@@ -33,19 +42,21 @@ async def math(args: Any, sample: Any) -> Verdict:
         later = stated_later(said)
         if later is not None and not (await compare(sample, later, answer)).score:
             return wrong(f"after the box it states another answer: {later}")
-    else:
-        answer = stated(said)
-        if answer is None:
-            return wrong(r"there is no \boxed{} and the last line states no answer")
+        return await compare(sample, answer, label_of(sample), unit_after(after_last_box(said)))
+    answer = stated(said)
+    if answer is None:
+        return wrong(r"there is no \boxed{} and the last line states no answer")
     return await compare(sample, answer, label_of(sample))
 
 
-async def compare(sample: Any, answer: str, label: Any) -> Verdict:
-    """Whether an answer of the sample is the label, or one of a list. Raises RewardFailure where nobody could tell."""
+async def compare(sample: Any, answer: str, label: Any, unit: str = "") -> Verdict:
+    """Whether an answer of the sample, with the unit that stands after it, is the label, or one of a list. Raises
+    RewardFailure where nobody could tell."""
     labels = label if isinstance(label, list) else [label]
     reasons = []
     for one in labels:
-        equal, reason = await _same(sample, answer, _text_of(one))
+        text = _text_of(one)
+        equal, reason = await _same(sample, _with_unit(answer, unit, text), text)
         if equal:
             return right(reason)
         reasons.append(reason)
@@ -63,6 +74,13 @@ async def _same(sample: Any, answer: str, label: str) -> tuple[bool, str]:
     except WorkerDied as death:
         return False, f"comparing {answer:.80} with {label:.80} {death}"
     return equal, reason
+
+
+def _with_unit(answer: str, unit: str, label: str) -> str:
+    """A unit in the box is the one that is meant; one that the label leaves out is no difference, but per cent is."""
+    in_box = split_unit(answer)[1] or answer.endswith("%")
+    matters = unit == PER_CENT or split_unit(label)[1]
+    return answer + unit if unit and matters and not in_box else answer
 
 
 def _text_of(label: Any) -> str:

@@ -157,7 +157,7 @@ def _structure(text: str) -> tuple[str, list[str]] | None:
         return ("set", _elements(inside, thousands=False)) if not re.search(r"\\mid|\||:", inside) else None
     if text and text[0] in "([" and text[-1] in ")]" and _encloses(text):
         parts = _split(text[1:-1], (",", ";"))
-        if len(parts) > 1:
+        if len(parts) > 1 and not any(re.fullmatch(r"0\d+", part.strip()) for part in parts):  # (1,000) is no pair
             return text[0] + text[-1], parts
     parts = _elements(text)
     if len(parts) > 1:

@@ -30,6 +30,14 @@ _EXPLICIT = re.compile(
     r"(?P<value>.*\S)\s*\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{(?P<unit>[^{}]*)\}"
     r"(?P<power>\s*\^\s*\{?[23]\}?)?"
 )
+_AFTER = re.compile(
+    r"[\s$]*(?:(?P<percent>\\?%|per\s?cent\b)|(?P<angle>\^\s*\{?\\circ\}?)"
+    r"|\\(?:text|mathrm|mbox|textrm)\s*\{(?P<text>[^{}\n]{1,40})\}(?P<power>\s*\^\s*\{?[23]\}?)?"
+    r"|(?P<words>(?:(?:square|cubic) )?[A-Za-z]{1,20}(?: per [A-Za-z]{1,20})?(?:\s?\^\s?\{?[23]\}?)?)"
+    r"(?P<ends>[\s$*)]*(?:[.,;!]|\Z))?)"
+)
+PER_CENT = r"\%"
+_SHORT = 2  # letters: what is no longer ("in", "a", "m") is a unit after a box only where the sentence ends with it
 _PART = re.compile(r"(?P<prefix>square |cubic |sq |cu )?(?P<name>[A-Za-z€£-]+)(?:\s*\^?\s*\{?(?P<power>-?[23])\}?)?")
 
 
@@ -52,6 +60,25 @@ def split_unit(text: str) -> tuple[str, str]:
         return text, ""
     spelled = _spelled(unit)
     return (match["value"].strip(), spelled) if spelled else (text, "")
+
+
+def unit_after(text: str) -> str:
+    """The unit or per cent sign that a text begins with, as what follows a box; "" where it begins with neither."""
+    match = _AFTER.match(text)
+    if match is None:
+        return ""
+    if match["percent"]:
+        return PER_CENT
+    if match["angle"]:
+        return r"^\circ"
+    if match["text"]:
+        unit = match["text"].strip() + (match["power"] or "")
+        return rf"\text{{ {unit}}}" if _spelled(unit) else r"\%" if re.fullmatch(r"\\?%|per\s?cent", unit) else ""
+    words = match["words"]
+    if len(words) <= _SHORT and match["ends"] is None:
+        return ""
+    known = next((one for one in (words, words.partition(" per ")[0], words.partition(" ")[0]) if _spelled(one)), "")
+    return rf"\text{{ {known}}}" if len(known) > _SHORT or known == words else ""
 
 
 def _spelled(unit: str) -> str:

@@ -42,8 +42,14 @@ def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.
     """(raw rewards, rewards to train on), each [N].
 
     A sample that was dropped, as its reward was not had, gets 0 and does not count in its group. All of it is replaced
-    by --custom-reward-post-process-path. Raises RewardError, naming the sample, for a reward that is no number.
+    by --custom-reward-post-process-path. Raises RewardError, naming the sample, for a reward that is no number, and
+    RolloutError when no reward was had at all.
     """
+    if samples and all(FAILURE in sample.metadata for sample in samples):
+        raise RolloutError(
+            f"for none of the {len(samples)} samples of the rollout a reward was had: there is nothing to learn from."
+            f" The last failure: {samples[-1].metadata[FAILURE]}"
+        )
     post_process = load_hook(POST_PROCESS, config.custom_reward_post_process_path)
     if post_process is not None:
         raw, rewards = post_process(config, samples)

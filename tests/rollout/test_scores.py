@@ -27,6 +27,15 @@ def test_compared_within_the_group_by_id(make_config: Callable[..., Config]) -> 
     assert (rewards[1], rewards[3]) == (0, 0)
 
 
+@pytest.mark.parametrize("policy", ["drop", "zero"])
+def test_a_rollout_without_any_reward_is_not_trained_on(make_config: Callable[..., Config], policy: str) -> None:
+    samples = [finished(i, [3]) for i in range(2)]
+    for sample in samples:
+        record(sample, Outcome(0.0, 2, "the service is gone"), drop=policy == "drop")
+    with pytest.raises(RolloutError, match=r"none of the 2 samples .* a reward was had.*the service is gone"):
+        rewards_for_training(make_config("--rm-failure-policy", policy), samples)
+
+
 @pytest.mark.parametrize(
     ("estimator", "want"), [("grpo", [1 / 2**0.5, 1 / 2**0.5, 1 / 2**0.5, -1 / 2**0.5]), ("rloo", [1, 1, 1, -1])]
 )
