@@ -24,7 +24,7 @@ from slime.rewards.final_answer import after_thinking
 from slime.rewards.label import label_of
 from slime.rewards.verdict import Verdict, right, wrong
 
-SECONDS = 10.0  # a test
+SECONDS = 5.0  # a test
 MOST_SECONDS = 60.0  # all tests of an answer
 _PYTHON = ("python", "python3", "py")  # what may stand after the fence, if anything
 _APART = Path(apart.__file__).read_text(encoding="utf-8")

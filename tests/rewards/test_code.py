@@ -43,6 +43,11 @@ def test_a_program_that_is_wrong(program: str, reason: str) -> None:
     assert re.match(reason, given.reason), given.reason
 
 
+def test_a_program_that_does_not_end() -> None:
+    given = verdict("import time\ntime.sleep(600)", ADD)
+    assert (given.score, given.reason) == (0, "test 1 of 2: took longer than 5 s")
+
+
 @pytest.mark.parametrize(
     ("program", "score"),
     [
