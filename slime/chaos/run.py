@@ -91,12 +91,14 @@ class Run:
     def _kill(self, process: subprocess.Popen[bytes], kill: Kill) -> Kill:
         began = self._begin(process, kill)
         moment = began + self.dice.uniform(0, 0.8 * self._length())
+        one_at_a_time = not self.config.async_depth and self.config.max_weight_staleness is None
         victim = None
         while victim is None:
             if process.poll() is not None:
                 raise ChaosError(f"train.py ended with status {process.returncode} before {kill} was killed")
             time.sleep(POLL_S)
-            if time.monotonic() >= moment:
+            # Where this rollout is shorter than the one before, the moment would be in the next.
+            if time.monotonic() >= moment or (one_at_a_time and self._has_begun(kill.rollout_id + 1)):
                 victim = one_of(kill.kind, self.mark, self.dice)
         victim.kill()
         killed = time.monotonic()
@@ -118,13 +120,15 @@ class Run:
 
     def _begin(self, process: subprocess.Popen[bytes], kill: Kill) -> float:
         """Waits until the rollout begins; returns when that was."""
-        while True:
-            with self._history() as history:
-                if history is not None and history.has_begun(kill.rollout_id, self.known):
-                    return time.monotonic()
+        while not self._has_begun(kill.rollout_id):
             if process.poll() is not None:
                 raise ChaosError(f"train.py ended with status {process.returncode} before it came to {kill}")
             time.sleep(POLL_S)
+        return time.monotonic()
+
+    def _has_begun(self, rollout_id: int) -> bool:
+        with self._history() as history:
+            return history is not None and history.has_begun(rollout_id, self.known)
 
     def _length(self) -> float:
         """Of a rollout, with what comes after it, in seconds."""
