@@ -36,9 +36,8 @@ def command(tiny: Tiny, *options: str) -> list[str]:
 def test_an_interrupt_in_the_first_moments_is_answered(tiny, tmp_path):
     slow = tmp_path / "slow.yaml"
     os.mkfifo(slow)
-    answers = partial(
-        signal.signal, signal.SIGINT, signal.SIG_DFL
-    )  # what is run in the background of a shell ignores it
+    # What is run in the background of a shell ignores it.
+    answers = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
         command(tiny, "--config", str(slow)), cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=answers
     )

@@ -95,7 +95,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _check_version(path: Path, db: sqlite3.Connection) -> None:
     if (version := _version(db)) == 0:
-        raise LedgerError(f"{path} is empty (version 0): nothing was written to it")
+        raise LedgerError(f"{path} is empty, or no ledger (version 0)")
     if version != VERSION:
         raise LedgerError(f"{path} is a ledger of version {version}; this slime knows version {VERSION}")
 

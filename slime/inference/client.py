@@ -217,7 +217,7 @@ class GenerateClient:
     def _body(input_ids: Sequence[int], sampling_params: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
         body = {"return_logprob": True, **options, "input_ids": input_ids, "sampling_params": sampling_params}
         if options.get("return_routed_experts"):
-            body["custom_labels"] = {**options.get("custom_labels", {}), EXPERTS_LABEL: "true"}
+            body["custom_labels"] = {**(options.get("custom_labels") or {}), EXPERTS_LABEL: "true"}
         return orjson.dumps(body)
 
     def _check_experts(self, generations: Sequence[Generation]) -> None:

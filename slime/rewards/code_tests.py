@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 
 _ASSERTING = re.compile(r"assert\w*|fail", re.IGNORECASE)
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_LOOPS = (ast.For, ast.While, ast.With, ast.Try)
 
 RUN_CASES = """
 import unittest
@@ -37,7 +36,8 @@ def runnable(tests: str, entry_point: object = None) -> str:
     if not any(map(_can_fail, _inside(parsed.body))):
         raise ValueError("they assert nothing")
     defined = [one for one in parsed.body if isinstance(one, _DEFINES)]
-    if _runs_itself([one for one in parsed.body if not isinstance(one, _DEFINES)], {one.name for one in defined}):
+    top = [one for one in parsed.body if not isinstance(one, _DEFINES)]
+    if any(_comes_to_fail(one, _failing(defined)) for one in top):
         return tests
     classes = [one.name for one in defined if isinstance(one, ast.ClassDef) and any(map(_is_test_case, one.bases))]
     functions = {one.name: one.args.args for one in defined if isinstance(one, ast.FunctionDef)}
@@ -51,13 +51,21 @@ def runnable(tests: str, entry_point: object = None) -> str:
     return tests + "\n" + (RUN_CASES.format(", ".join(classes)) if classes else "") + calls
 
 
-def _runs_itself(top: list[ast.stmt], defined: set[str]) -> bool:
-    """Whether what is done at the top level can fail; a loop there may call anything."""
-    for one in top:
-        calls = {_name(node.func) for node in ast.walk(one) if isinstance(node, ast.Call)}
-        if any(map(_can_fail, ast.walk(one))) or calls & defined or (calls and isinstance(one, _LOOPS)):
-            return True
-    return False
+def _failing(defined: list[ast.stmt]) -> set[str]:
+    """Which of the functions and classes can fail: they assert, or call one that does."""
+    failing: set[str] = set()
+    while more := {one.name for one in defined if one.name not in failing and _comes_to_fail(one, failing)}:
+        failing |= more
+    return failing
+
+
+def _comes_to_fail(one: ast.stmt, failing: set[str]) -> bool:
+    """Whether a statement asserts, or calls what can fail: by its name, or as what a loop goes through."""
+    nodes = list(ast.walk(one))
+    calls = {_name(node.func) for node in nodes if isinstance(node, ast.Call)}
+    looped = {node.target.id for node in nodes if isinstance(node, ast.For) and isinstance(node.target, ast.Name)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return any(map(_can_fail, nodes)) or bool(calls & failing) or bool(calls & looped and names & failing)
 
 
 def _is_main(one: ast.stmt) -> bool:

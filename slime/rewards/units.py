@@ -37,7 +37,7 @@ _AFTER = re.compile(
     r"(?P<ends>[\s$*)]*(?:[.,;!]|\Z))?)"
 )
 PER_CENT = r"\%"
-_SHORT = 2  # letters: what is no longer ("in", "a", "m") is a unit after a box only where the sentence ends with it
+_PERHAPS = re.compile("in|.")  # which may be words as well: units after a box only where the sentence ends with them
 _PART = re.compile(r"(?P<prefix>square |cubic |sq |cu )?(?P<name>[A-Za-z€£-]+)(?:\s*\^?\s*\{?(?P<power>-?[23])\}?)?")
 
 
@@ -73,12 +73,11 @@ def unit_after(text: str) -> str:
         return r"^\circ"
     if match["text"]:
         unit = match["text"].strip() + (match["power"] or "")
-        return rf"\text{{ {unit}}}" if _spelled(unit) else r"\%" if re.fullmatch(r"\\?%|per\s?cent", unit) else ""
+        return rf"\text{{ {unit}}}" if _spelled(unit) else PER_CENT if re.fullmatch(r"\\?%|per\s?cent", unit) else ""
     words = match["words"]
-    if len(words) <= _SHORT and match["ends"] is None:
-        return ""
-    known = next((one for one in (words, words.partition(" per ")[0], words.partition(" ")[0]) if _spelled(one)), "")
-    return rf"\text{{ {known}}}" if len(known) > _SHORT or known == words else ""
+    known = next((one for one in (words, words.partition(" per ")[0]) if _spelled(one)), "")
+    doubtful = _PERHAPS.fullmatch(known) and (known != words or match["ends"] is None)
+    return rf"\text{{ {known}}}" if known and not doubtful else ""
 
 
 def _spelled(unit: str) -> str:

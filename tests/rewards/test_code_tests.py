@@ -28,6 +28,8 @@ FORMS = {
     + "\nunittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(Cases))\n",
     "pytest": "def test_four():\n    assert add(2, 2) == 4\n\ndef test_five():\n    assert add(2, 3) == 5\n",
     "a loop": "for a, b, c in [(2, 2, 4), (2, 3, 5)]:\n    assert add(a, b) == c\n",
+    "a loop over functions": "def four():\n    assert add(2, 2) == 4\n\ndef five():\n    assert add(2, 3) == 5\n\n"
+    "for one in (four, five):\n    one()\n",
     "a function that is called": "def run():\n    if add(2, 3) != 5:\n        raise ValueError('no sum')\n\nrun()\n",
 }
 
@@ -48,6 +50,8 @@ def test_a_form_is_run(form: str) -> None:
         ("print(add(2, 3))", "they assert nothing"),
         ("assert add(2, 3) ==", "they are not Python: invalid syntax"),
         ("def check(candidate):\n    assert candidate(2, 3) == 5", "nothing calls check: .*entry_point"),
+        ("def check(f):\n    assert f(2, 3) == 5\n\nfor i in range(3):\n    print(i)", "nothing calls check"),
+        ("def cases():\n    return [1]\n\ndef check(f):\n    assert f(2) == 5\n\nx = cases()", "nothing calls check"),
         ("def verify(f):\n    assert f(2, 3) == 5", "nothing calls it"),
         ("def test_sum(add):\n    assert add(2, 3) == 5", "nothing calls it"),
     ],
