@@ -122,19 +122,24 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(model, tmp_path):
         start_new_session=True,
     ) as process:
         deadline = time.monotonic() + 60
-        while not (importing := [child for child in children_of(process.pid) if has_torch(child)]):
+        while len(ranks := [child for child in children_of(process.pid) if is_spawned(child)]) < 2:
             assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.05)
+            time.sleep(0.02)
+        hearing, waited_for = ranks
+        waited_for.send_signal(signal.SIGSTOP)  # so that they can't be done before the signal comes
+        while not has_torch(hearing):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.02)
         process.send_signal(signal.SIGSTOP)  # so that it can't end the others before they have heard of it
         os.killpg(process.pid, signal.SIGINT)
-        psutil.wait_procs(importing, timeout=1)
+        psutil.wait_procs([hearing], timeout=1)
         process.send_signal(signal.SIGCONT)
         said, _ = process.communicate(timeout=30)
     assert (
         process.returncode == 130 and said.splitlines()[-1] == "slime: interrupted; whatever it had started has ended"
     )
     assert "KeyboardInterrupt" not in said and not (tmp_path / "out").exists()
-    assert not any(child.is_running() for child in importing)
+    assert not any(rank.is_running() for rank in ranks)
 
 
 def children_of(pid: int) -> list[psutil.Process]:
@@ -142,6 +147,13 @@ def children_of(pid: int) -> list[psutil.Process]:
         return psutil.Process(pid).children()
     except psutil.NoSuchProcess:
         return []
+
+
+def is_spawned(process: psutil.Process) -> bool:
+    try:
+        return any("spawn_main" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def has_torch(process: psutil.Process) -> bool:
