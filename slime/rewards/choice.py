@@ -9,7 +9,15 @@ import re
 from typing import Any
 
 from slime.rewards.errors import RewardError
-from slime.rewards.final_answer import after_thinking, has_box, last_boxed, stated, stated_later, why_not_meant
+from slime.rewards.final_answer import (
+    after_thinking,
+    has_box,
+    last_boxed,
+    stated,
+    stated_by,
+    stated_later,
+    why_not_meant,
+)
 from slime.rewards.label import label_of
 from slime.rewards.math_text import MAX_LENGTH, normalise, plain_words
 from slime.rewards.verdict import Verdict, right, wrong
@@ -40,7 +48,7 @@ def gpqa(args: Any, sample: Any) -> Verdict:
     said = after_thinking(sample.response, sample.prompt)
     if said is None:
         return wrong("the thinking does not end")
-    answer = last_boxed(said) if has_box(said) else stated(said) or _last_line(said)
+    answer = last_boxed(said) if has_box(said) else stated(said) or _last_line(said, choices)
     letter = _chosen(answer, choices) if answer else None
     if letter is None:
         return wrong("no single choice is named at the end")
@@ -104,7 +112,10 @@ def _without_others(letter: str, text: str) -> str:
     return _OTHERS_DENIED.sub(lambda match: match[0] if letter in match[1] else "", text)
 
 
-def _last_line(said: str) -> str | None:
-    """A last line that is a letter and no more, and not one of several such."""
+def _last_line(said: str, choices: dict[str, str]) -> str | None:
+    """A last line that is a letter and no more, unless the line before is one as well or states another answer."""
     before, line = ["", "", *(line.strip().strip("*") for line in said.splitlines() if line.strip())][-2:]
-    return line if _ONLY_A_LETTER.fullmatch(line) and not _ONLY_A_LETTER.fullmatch(before) else None
+    if not _ONLY_A_LETTER.fullmatch(line) or _ONLY_A_LETTER.fullmatch(before):
+        return None
+    other = _chosen(stated_by(before) or "", choices)
+    return line if other in (None, _chosen(line, choices)) else None

@@ -208,10 +208,15 @@ def stated(text: str) -> str | None:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return None
-    match = _STATED.search(_HOPED.sub("", lines[-1].strip()).strip())
-    if match:
-        return _plain(match[1])
+    if answer := stated_by(lines[-1]):
+        return answer
     return _plain(lines[0]) if len(lines) == 1 and len(lines[0]) <= 300 else None
+
+
+def stated_by(line: str) -> str | None:
+    """What a line says the answer is."""
+    match = _STATED.search(_HOPED.sub("", line.strip()).strip())
+    return _plain(match[1]) if match else None
 
 
 def _plain(text: str) -> str:

@@ -30,6 +30,7 @@ _NAME = r"(?:\\?[A-Za-z]+|\\text\{[^{}]*\})(?:_\{?\w+\}?)?'?"
 _ASSIGNED = re.compile(
     rf"({_NAME}(?:\s*\([\w, ]+\))?|\(\s*{_NAME}\s*(?:,\s*{_NAME}\s*)+\))\s*(?:=(?![=<>])|\\in(?![a-z]))(.*)"
 )
+_ASSIGNED_LAST = re.compile(r"(-?[\d.]+)\s*=\s*([A-Za-z])")
 _UNFINISHED = re.compile(r"\\(?:binom|Gamma)(?![a-zA-Z])|!")
 _CALCULATION = re.compile(r"(?:[\d.,(){}\s+*/-]|\\times|\\cdot|\\frac)*")
 # What the grammar reads as something else ("1 2" as a mixed number, 101_2 as 101, 2' and [2] as 2, 1/2x as 1/(2x)), or
@@ -56,6 +57,7 @@ _KNOWN = _GREEK | set(
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
 _OF_SOME_BASE = re.compile(r"\\log(?![a-zA-Z]|\s*_)")
 _SPACE = re.compile(r"(?<!\d) | (?!\d)")  # "1 2" is not 12
+_REALS = (r"\mathbb{R}", r"\mathbb R", r"\R")
 _RELATION = re.compile(r"(\\le(?![a-z])|\\ge(?![a-z])|\\ne(?![a-z])|<|>)")
 _FLIPPED = {r"\le": r"\ge", r"\ge": r"\le", "<": ">", ">": "<", r"\ne": r"\ne"}
 
@@ -116,6 +118,8 @@ def _matched(ours: Sequence[str], theirs: Sequence[str]) -> bool:
 
 def _named(text: str) -> tuple[str, str]:
     """("x", "5") of `x = 5` or `x \\in 5`, ("", the text) of all else, as of chains and systems of equations."""
+    if match := _ASSIGNED_LAST.fullmatch(text):
+        return match[2], match[1]
     match = _ASSIGNED.fullmatch(text)
     if match is None or "=" in match[2] or (match[1][0] == "\\" and not _is_letter(match[1])):
         return "", text
@@ -150,6 +154,8 @@ def _structure(text: str) -> tuple[str, list[str]] | None:
     union = _split(text, (r"\cup",))
     if len(union) > 1:
         return "union", union
+    if text in _REALS:
+        return "()", [r"-\infty", r"\infty"]
     if text in (r"\emptyset", r"\{\}", r"\{ \}"):
         return "set", []
     if text.startswith(r"\{") and text.endswith(r"\}"):
