@@ -142,7 +142,7 @@ class Orders:
     async def _filtered(self, filter_: Callable, group: Group) -> DynamicFilterOutput:
         path = self.job.args.dynamic_sampling_filter_path
         try:
-            output = await call(filter_, self.job.args, group)
+            output = await call(filter_, self.job.args, flatten([group]))
         except Exception as error:
             raise RolloutError(f"{_name(group)}: {FILTER} {path} raised {type(error).__name__}: {error}") from error
         keep, reason = getattr(output, "keep", output), getattr(output, "reason", None)

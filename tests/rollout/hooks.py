@@ -221,6 +221,10 @@ async def keeps_group_three(args: Any, samples: list[Sample], **kwargs: Any) -> 
     return samples[0].group_index == 3
 
 
+def keeps_what_sums_to_two_and_a_half(args: Any, samples: list[Sample], **kwargs: Any) -> bool:
+    return sum(sample.reward for sample in samples) == 2.5
+
+
 def breaks(args: Any, samples: list[Sample]) -> bool:
     raise KeyError("std")
 

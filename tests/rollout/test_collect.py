@@ -115,9 +115,14 @@ class TestFilter:
         with pytest.raises(RolloutError, match=r"group of sample \d \(.*breaks raised KeyError: 'std'"):
             live(**COUNTS, dynamic_sampling_filter_path=f"{HOOKS}.breaks").collect()
 
-    def test_sees_a_group_that_fanned_out(self, live: Callable[..., Life]) -> None:
+    @pytest.mark.parametrize(
+        "filter_", [STD, {"dynamic_sampling_filter_path": f"{HOOKS}.keeps_what_sums_to_two_and_a_half"}]
+    )
+    def test_sees_the_parts_of_a_group_that_fanned_out(
+        self, live: Callable[..., Life], filter_: dict[str, str]
+    ) -> None:
         """Each sample becomes two with rewards .25 and 1."""
-        life = live(**STD, custom_generate_function_path=f"{HOOKS}.two_of_each")
+        life = live(**filter_, custom_generate_function_path=f"{HOOKS}.two_of_each")
         collected = life.collect()
         assert [[len(parts) for parts in group] for group in collected.batch] == [[2, 2]] * 4
         assert collected.dropped == {}
