@@ -82,8 +82,8 @@ class Generation:
             weight_versions=[
                 (span["version"], span["end"] - span["start"]) for span in meta.get("weight_versions", [])
             ],
-            prompt_tokens=meta["prompt_tokens"],
-            cached_tokens=meta.get("cached_tokens", 0),  # an aborted request may not have got as far
+            prompt_tokens=meta.get("prompt_tokens", 0),  # what was aborted before its turn in the engine has none
+            cached_tokens=meta.get("cached_tokens", 0),
             e2e_latency=meta.get("e2e_latency"),
             queue_time=meta.get("queue_time"),
             meta=meta,
@@ -101,12 +101,23 @@ class Generation:
 
 
 class GenerateClient:
-    """`timeout` in seconds is a request's deadline, its repetitions included."""
+    """`timeout` in seconds is a request's deadline, its repetitions included. `prefix_cache`: whether the engines have
+    one. Where n samples are asked for, SGLang first computes their prompt alone, for them to find it there; without a
+    cache that would be for nothing, and the prompt is sent n times in a request instead."""
 
-    def __init__(self, url: str, token: str | None = None, *, max_samples: int = 512, timeout: float = 14400.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        max_samples: int = 512,
+        timeout: float = 14400.0,
+        prefix_cache: bool = True,
+    ) -> None:
         self.url = url
         self.timeout = timeout
         self.max_samples = max_samples
+        self.prefix_cache = prefix_cache
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._free = asyncio.Semaphore(max_samples)
         self._turn = asyncio.Lock()
@@ -121,6 +132,7 @@ class GenerateClient:
             token,
             max_samples=config.sglang_server_concurrency * num_engines,
             timeout=config.sglang_router_request_timeout_secs,
+            prefix_cache=not config.sglang.get("disable_radix_cache"),
         )
 
     async def generate(
@@ -159,7 +171,10 @@ class GenerateClient:
             finally:
                 for sample in samples:
                     sample.cancel()  # those that are under way after another has failed
-        body = self._body(input_ids, {**sampling_params, "n": n}, options)
+        if n == 1 or self.prefix_cache:
+            body = self._body(input_ids, {**sampling_params, "n": n}, options)
+        else:
+            body = self._body([input_ids] * n, sampling_params, options)
         async with self._slots(n):
             content = await self._post(body, self._headers_of(session), wanted)
         if content is None:
@@ -214,7 +229,7 @@ class GenerateClient:
         await self.close()
 
     @staticmethod
-    def _body(input_ids: Sequence[int], sampling_params: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
+    def _body(input_ids: Sequence[Any], sampling_params: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
         body = {"return_logprob": True, **options, "input_ids": input_ids, "sampling_params": sampling_params}
         if options.get("return_routed_experts"):
             body["custom_labels"] = {**(options.get("custom_labels") or {}), EXPERTS_LABEL: "true"}

@@ -12,11 +12,13 @@ from slime.rollout.types import RolloutFnEvalOutput, flatten
 
 
 def evaluate(generator: Generator, args: Config, rollout_id: int) -> RolloutFnEvalOutput:
-    """All held-out sets at once, each with its own number of samples, sampling and reward key."""
+    """All held-out sets at once, each with its own number of samples, sampling, grader and reward key."""
     jobs = {}
     for prompts in generator.eval_prompts:
         one = prompts.eval_set
         own = args if one.reward_key == args.eval_reward_key else args.replace(eval_reward_key=one.reward_key)
+        if one.rm_type is not None:  # which its samples ask for; that of the run would be asked before them
+            own = own.replace(custom_rm_path=None, group_rm=False)
         jobs[one.name] = Job(own, Sampling.for_eval(own, one), rollout_id, evaluation=True)
     groups = [prompts.groups() for prompts in generator.eval_prompts]
     sets = generator.run(

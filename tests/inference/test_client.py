@@ -36,10 +36,17 @@ def ok(n: int = 1) -> web.Response:
 
 
 def ask(
-    run: Run, server: StandIn, *, timeout: float = 30, token: str | None = None, **arguments: Any
+    run: Run,
+    server: StandIn,
+    *,
+    timeout: float = 30,
+    token: str | None = None,
+    prefix_cache: bool = True,
+    **arguments: Any,
 ) -> list[Generation]:
     async def one() -> list[Generation]:
-        async with server.serve() as url, GenerateClient(url, token, timeout=timeout) as client:
+        client = GenerateClient("", token, timeout=timeout, prefix_cache=prefix_cache)
+        async with server.serve() as client.url, client:
             return await client.generate([1, 2], {"temperature": 1.0}, **arguments)
 
     return run(one())
@@ -68,6 +75,14 @@ def test_the_request_carries_n_the_token_and_the_session(run: Run) -> None:
     assert server.bodies == [expected]
     assert server.headers[0]["Authorization"] == "Bearer secret"
     assert server.headers[0][SESSION_HEADER] == "game-3"
+
+
+def test_without_a_prefix_cache_the_prompt_is_sent_n_times(run: Run) -> None:
+    server = StandIn(lambda _: ok(3))
+    assert len(ask(run, server, n=3, prefix_cache=False)) == 3
+    assert server.bodies == [
+        {"input_ids": [[1, 2]] * 3, "sampling_params": {"temperature": 1.0}, "return_logprob": True}
+    ]
 
 
 def test_routed_experts_that_the_engine_does_not_return_are_missed(run: Run) -> None:

@@ -60,9 +60,11 @@ def test_log_probs_equal_hf_after_hits_of_the_prefix_cache(
         check(reference, prefix + tail, generation)
 
 
+@pytest.mark.parametrize("prefix_cache", [True, False])
 def test_n_samples_in_one_request_differ_and_each_has_its_log_probs(
-    client: GenerateClient, reference: Reference, run: Run
+    client: GenerateClient, reference: Reference, run: Run, monkeypatch: pytest.MonkeyPatch, prefix_cache: bool
 ) -> None:
+    monkeypatch.setattr(client, "prefix_cache", prefix_cache)
     prompt = prompts(1, seed=3)[0]
     generations = run(client.generate(prompt, {"max_new_tokens": 16, "ignore_eos": True}, n=8))
     assert len({tuple(generation.tokens) for generation in generations}) == 8
@@ -129,6 +131,25 @@ def test_abort_returns_partial_samples(
         assert generation.finish_reason == "abort"
         assert 0 < len(generation.tokens) < 300
         check(reference, prompt, generation)
+
+
+def test_abort_ends_what_waits_for_its_turn_in_the_engine(
+    client: GenerateClient, engine: EngineServer, run: Run
+) -> None:
+    """It runs 256 at once."""
+
+    async def abort_some_that_wait() -> list[Generation]:
+        request = asyncio.create_task(client.generate(prompts(1, seed=10)[0], LONG, n=280))
+        async with asyncio.timeout(60):
+            while not any(load["num_waiting_reqs"] for load in await asyncio.to_thread(engine.control.loads)):
+                await asyncio.sleep(0.01)
+        await asyncio.to_thread(engine.control.abort)
+        return await request
+
+    generations = run(abort_some_that_wait())
+    assert {generation.finish_reason for generation in generations} == {"abort"}
+    begun = [bool(generation.tokens) for generation in generations]
+    assert len(begun) == 280 and 0 < sum(begun) < 280
 
 
 def test_a_request_paused_in_place_goes_on_where_it_was(

@@ -137,6 +137,10 @@ async def rank_reward(args: Any, samples: list[Sample], **kwargs: Any) -> list[f
     return [float(lengths.index(sample.response_length)) for sample in samples]
 
 
+async def all_right(args: Any, samples: list[Sample], **kwargs: Any) -> list[float]:
+    return [1.0] * len(samples)
+
+
 async def raises_for_group_one(args: Any, sample: Sample, **kwargs: Any) -> float:
     if sample.group_index == 1:
         raise ValueError("judge is down")

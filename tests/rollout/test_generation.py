@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -323,6 +324,27 @@ class TestEval:
         config = open_generator(config)
         data = generate_rollout(config, 0, open_source(config), evaluation=True).data
         assert (data["own"]["rewards"], data["same"]["rewards"]) == ([0.5] * 6, [1.0] * 6)
+
+    @pytest.mark.parametrize(("function", "options"), [("length_reward", ()), ("all_right", ("--group-rm",))])
+    def test_grader_of_a_set(
+        self,
+        make_config: MakeConfig,
+        open_generator: Open,
+        tiny: Tiny,
+        tmp_path: Path,
+        function: str,
+        options: tuple[str, ...],
+    ) -> None:
+        """It wins over the function that grades everything else."""
+        file = tmp_path / "eval.yaml"
+        file.write_text(
+            f"datasets:\n- {{name: own, path: {tiny.heldout}, rm_type: exact_match, max_response_len: 1}}\n"
+            f"- {{name: same, path: {tiny.heldout}, max_response_len: 1}}\n"
+        )
+        config = make_config(*options, eval_config=file, eval_interval=1, custom_rm_path=f"{HOOKS}.{function}")
+        config = open_generator(config)
+        data = generate_rollout(config, 0, open_source(config), evaluation=True).data
+        assert (data["own"]["rewards"], data["same"]["rewards"]) == ([0.0] * 6, [1.0] * 6)
 
     def test_custom_generate_knows_that_it_is_one(
         self, make_config: MakeConfig, open_generator: Open, tiny: Tiny
