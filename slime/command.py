@@ -19,7 +19,11 @@ import threading
 from collections.abc import Iterator
 from types import TracebackType
 
-LIBRARIES = ("aiohttp", "numpy", "pydantic", "ray", "sglang", "tokenizers", "torch", "transformers", "yaml")
+LIBRARIES = {
+    "aiohttp", "jinja2", "latex2sympy2_extended", "megatron", "numpy", "orjson", "psutil", "pyarrow", "pydantic", "ray",
+    "safetensors", "setproctitle", "sglang", "sglang_router", "sympy", "tokenizers", "torch", "transformers", "yaml",
+}  # fmt: skip
+"""All that some module here imports and that `scripts/install.sh` installs."""
 
 
 class OutputLost(SystemExit):
