@@ -23,6 +23,32 @@ done
 
 fail() { printf 'install.sh: %b\n' "$*" >&2; exit 1; }
 
+# However this ends, what it has started ends with it.
+PID="" NO_DEPS=""
+ended() {
+    set +e
+    trap '' INT TERM
+    [ -z "$PID" ] || { kill -- "-$PID"; wait "$PID"; } 2>/dev/null
+    [ -z "$NO_DEPS" ] || rm -rf "$NO_DEPS"
+    case $1 in
+        130 | 143)
+            [ ! -t 1 ] || printf '\r\033[K'
+            echo "install.sh: interrupted: run this again to go on" >&2
+            ;;
+    esac
+}
+trap 'ended $?' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# start COMMAND...: in the background and in a process group of its own, so that a Ctrl+C comes here alone.
+start() {
+    set -m
+    "$@" < /dev/null &
+    PID=$!
+    set +m
+}
+
 # The version of Python that has everything to make an environment with.
 find_python() {
     local candidate version without=""
@@ -52,16 +78,14 @@ megabytes() { du -sm "$VENV" 2>/dev/null | cut -f1; }
 # changes, else a line at the start, one every 15 seconds, one at the end.
 STAGE=0 STAGES=0
 run_stage() {
-    local name=$1 began=$SECONDS before size pid status=0 said=0 waited line; shift
+    local name=$1 began=$SECONDS before size status=0 said=0 waited line; shift
     STAGE=$((STAGE + 1)) before=$(megabytes)
     line="[$STAGE/$STAGES] $name"
     echo "$name" > "$VENV/.slime-stage"
     printf '\n== %s\n' "$*" >> "$LOG"
     [ -t 1 ] || echo "$line ..."
-    "$@" >> "$LOG" 2>&1 < /dev/null &
-    pid=$!
-    trap 'kill $pid 2>/dev/null; wait $pid 2>/dev/null; fail "interrupted: run this again to go on"' INT TERM
-    while kill -0 $pid 2>/dev/null; do
+    start "$@" >> "$LOG" 2>&1
+    while kill -0 "$PID" 2>/dev/null; do
         sleep 0.2
         waited=$((SECONDS - began))
         if [ -t 1 ]; then
@@ -71,8 +95,8 @@ run_stage() {
             echo "$line ... $waited s"
         fi
     done
-    wait $pid || status=$?
-    trap - INT TERM
+    wait "$PID" || status=$?
+    PID=""
     [ ! -t 1 ] || printf '\r\033[K'
     if [ $status -ne 0 ]; then
         echo "$line failed; the end of $LOG:" >&2
@@ -134,13 +158,14 @@ BEGAN=$SECONDS
 if ! "$VENV/bin/python" -m pip --version > /dev/null 2>&1; then
     FOUND=$(find_python)
     echo "making $VENV with $("$FOUND" --version) ($FOUND)"
-    "$FOUND" -m venv --clear "$VENV"
+    start "$FOUND" -m venv --clear "$VENV"
+    wait "$PID"
+    PID=""
 fi
 rm -f "$STAMP"
 LOG=$VENV/install.log
 UNFINISHED=$(cat "$VENV/.slime-stage" 2>/dev/null || true)
 NO_DEPS=$(mktemp -d)
-trap 'rm -rf "$NO_DEPS"' EXIT
 MEGATRON=$NO_DEPS/megatron.txt OTHERS=$NO_DEPS/others.txt
 grep '^megatron-core==' requirements/cpu-nodeps.txt > "$MEGATRON"
 grep -v '^megatron-core==' requirements/cpu-nodeps.txt > "$OTHERS"

@@ -1,4 +1,4 @@
-"""scripts/install.sh: what it says when it cannot go on, and that an interrupted install is completed. Takes 5 s.
+"""scripts/install.sh: what it says when it cannot go on, and that an interrupted install is completed. Takes 6 s.
 
 pip itself is replaced by a script that notes how it was called; the real install is what runs these tests.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,7 @@ FAKE_PYTHON = """\
         "-m pip --version") exit 0 ;;
         *) echo "$*" >> "$here/calls" ;;
     esac
+    if [ -f "$here/slow" ]; then sleep 60; fi
     case "$*" in
         *megatron*) if [ -f "$here/broken" ]; then echo "ERROR: connection lost"; exit 1; fi ;;
     esac
@@ -74,6 +78,53 @@ def test_a_broken_install_says_so_and_is_completed_by_the_next_run(venv):
     assert third.returncode == 0
     assert third.stdout.strip() == f"{venv} is up to date"
     assert calls(venv) == []
+
+
+def interrupted(began: Path, how: signal.Signals, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Status and standard error of an install that gets a signal once `began` is there: of Ctrl+C all in a terminal do.
+    Nothing that it had started goes on."""
+    command, environment = ["bash", "scripts/install.sh", *arguments], {**os.environ, **environment}
+    running = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    while not began.exists():
+        assert running.poll() is None, running.stderr.read()
+        time.sleep(0.05)
+    (os.killpg if how == signal.SIGINT else os.kill)(running.pid, how)
+    said = running.communicate(timeout=20)[1]  # which what goes on would hold open
+    return running.returncode, said
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stage_that_is_interrupted_is_said_to_go_on(venv, how, status):
+    (venv / "bin" / "slow").touch()
+    assert interrupted(venv / "bin" / "calls", how, str(venv)) == (
+        status,
+        "install.sh: interrupted: run this again to go on\n",
+    )
+    (venv / "bin" / "slow").unlink()
+    calls(venv)
+    assert install(str(venv)).returncode == 0
+    assert "--force-reinstall" in calls(venv)[0]
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_while_the_environment_is_made_is_one_line(tmp_path, how, status):
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh
+        case "$*" in
+            *version_info*) echo 3.12 ;;
+            "-m venv"*) touch {tmp_path}/began; {sys.executable} -c "import time; time.sleep(60)" ;;
+        esac
+        """
+    )
+    python.chmod(0o755)
+    assert interrupted(tmp_path / "began", how, str(tmp_path / "venv"), PYTHON=str(python)) == (
+        status,
+        "install.sh: interrupted: run this again to go on\n",
+    )
 
 
 def test_what_tests_need_is_added_to_what_is_there(venv):
