@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
 
 
 class HookError(ValueError):
-    """There is no such function."""
+    """A user's function that is not there, or that failed; the message says which option named it."""
 
 
-def load_hook(option: str, path: str | None) -> Callable | None:
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A user's function, or class, and where it was named. Called as it is, where no event loop runs: what is
+    asynchronous is waited for, by `run`."""
+
+    option: str
+    path: str
+    function: Callable[..., Any]
+    run: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises HookError for whatever it raises, but errors of ours, which say themselves what is wrong."""
+        try:
+            result = self.function(*args, **kwargs)
+            return self.run(_result_of(result)) if inspect.isawaitable(result) else result
+        except (Exception, SystemExit) as error:
+            if type(error).__module__.startswith("slime."):
+                raise
+            raise HookError(f"{self} raised {type(error).__name__}: {error}") from error
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.path}"
+
+
+async def _result_of(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def load_hook(option: str, path: str | None) -> Hook | None:
     """The function that `path` ("module.attr") names, None for None. `option` is where it was named, for messages."""
     if path is None:
         return None
     module_name, _, attribute = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        return Hook(option, path, getattr(importlib.import_module(module_name), attribute))
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there; it is one of its own imports that fails

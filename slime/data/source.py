@@ -164,6 +164,8 @@ class PromptSource:
         """At most `n` of the groups that came back."""
         before = list(self._returned)
         groups = self._buffer_filter(self._returned, n) if before else []
+        if not isinstance(groups, list | tuple):
+            raise DataError(f"{BUFFER_FILTER} returned a {type(groups).__name__}, not a list of groups")
         chosen = list(map(id, groups))
         if len(chosen) > n or len(set(chosen)) < len(chosen) or not set(chosen) <= set(map(id, before)):
             raise DataError(

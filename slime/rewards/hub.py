@@ -8,15 +8,15 @@ naming the sample.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import pkgutil
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from slime.rewards.catalogue import GRADERS, judged
 from slime.rewards.errors import RewardError, RewardFailure
 from slime.rewards.score import score
-from slime.rewards.threads import in_thread
+from slime.rewards.threads import call
 
 Reward = float | dict[str, Any]
 
@@ -36,10 +36,12 @@ async def grade_group(args: Any, samples: Sequence[Any], *, evaluation: bool = F
     name = f"group {samples[0].group_index} ({', '.join(sample.name for sample in samples)})"
     rewards = await call_custom(args, list(samples), name)
     try:
+        if isinstance(rewards, dict | str | set):
+            raise TypeError
         rewards = list(rewards)
     except TypeError:
         raise RewardError(
-            f"{name}: {args.custom_rm_path} returned {rewards!r}, not one reward for each sample"
+            f"{name}: {args.custom_rm_path} returned {rewards!r:.200}, not a list of one reward for each sample"
         ) from None
     if len(rewards) != len(samples):
         raise RewardError(f"{name}: {args.custom_rm_path} returned {len(rewards)} rewards for {len(samples)} samples")
@@ -65,14 +67,18 @@ async def call_custom(args: Any, subject: Any, name: str) -> Any:
     """Asks the user's function, asynchronous or not, about a sample or a list of them, which messages call `name`."""
     path, deadline = args.custom_rm_path, args.rm_timeout
     function = load(path)
-    call = function(args, subject) if inspect.iscoroutinefunction(function) else in_thread(function, args, subject)
+    late = f"{path} did not return within {deadline:g} s (--rm-timeout)"
+    start = time.monotonic()
     try:
         async with asyncio.timeout(deadline) as timer:
-            return await call
+            answer = await call(function, args, subject)
     except Exception as error:
         if timer.expired():
-            raise RewardFailure(name, f"{path} did not return within {deadline:g} s (--rm-timeout)") from error
+            raise RewardFailure(name, late) from error
         raise RewardFailure(name, f"{path} raised {type(error).__name__}: {error}") from error
+    if time.monotonic() - start > deadline:  # of a function that holds up the event loop no timer can go off
+        raise RewardFailure(name, late)
+    return answer
 
 
 def load(path: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Users' plain functions, off the event loop."""
+"""Users' functions, called from an event loop: plain ones in threads, asynchronous ones so that they can't end it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+
+async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a coroutine function, or a plain one, which gets a thread: it must not stop the loop."""
+    if inspect.iscoroutinefunction(function):
+        return await _contained(function(*args, **kwargs))
+    return await in_thread(function, *args, **kwargs)
 
 
 async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -34,4 +41,16 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     result, error = await done
     if error is not None:
         raise error
-    return await result if inspect.isawaitable(result) else result
+    return await _contained(result) if inspect.isawaitable(result) else result
+
+
+async def _contained(awaitable: Awaitable[Any]) -> Any:
+    """What would end the loop, or pass for the end of its caller, when a user's coroutine raises it is an error."""
+    try:
+        return await awaitable
+    except (SystemExit, KeyboardInterrupt) as raised:
+        raise RuntimeError(repr(raised)) from raised
+    except asyncio.CancelledError as raised:
+        if asyncio.current_task().cancelling():
+            raise
+        raise RuntimeError(repr(raised)) from raised

@@ -20,6 +20,7 @@ from slime.config.hooks import load_hook
 from slime.data.batch import Batch, Step
 from slime.data.numbers import as_array
 from slime.data.sample import Sample, SampleError, Status
+from slime.rollout.scores import FAILURE
 from slime.rollout.types import RolloutError
 
 CONVERT = "--custom-convert-samples-to-train-data-path"
@@ -28,17 +29,11 @@ EXPERTS = "rollout_routed_experts"
 REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks", "rewards")
 
 
-def to_batches(
-    config: Config,
-    samples: Sequence[Sample],
-    raw_rewards: Sequence[float],
-    rewards: Sequence[float],
-    *,
-    dp_size: int,
-    scratch: Scratch | None = None,
-) -> Iterator[Batch]:
-    """Batches for `dp_size` ranks. `raw_rewards` and `rewards` (normalised) have one number a sample. With `scratch`
-    the tokens of a batch are there until the next batch is asked for.
+def columns(
+    config: Config, samples: Sequence[Sample], raw_rewards: Sequence[float], rewards: Sequence[float]
+) -> dict[str, Sequence[Any]]:
+    """Columns of `training_data`, or of a user's conversion in its place. `raw_rewards` and `rewards` (normalised) have
+    one number a sample.
 
     Raises SampleError for a sample that contradicts itself, and when only some carry log-probs; RolloutError when there
     is no sample at all, or when what a custom conversion returns does not fit together.
@@ -46,8 +41,25 @@ def to_batches(
     if not samples:
         raise RolloutError("the rollout has no samples, so there is nothing to train on")
     convert = load_hook(CONVERT, config.custom_convert_samples_to_train_data_path)
-    data = training_data(samples, raw_rewards, rewards) if convert is None else _completed(convert(config, samples))
-    return assemble(config, data, dp_size=dp_size, scratch=scratch)
+    if convert is None:
+        return training_data(samples, raw_rewards, rewards)
+    return _completed(convert(config, samples), samples)
+
+
+def removed_because(samples: Sequence[Sample], data: Mapping[str, Sequence[Any]] | None) -> Iterator[str | None]:
+    """Why each sample of a batch is not trained on; None if it is. `data`: the columns that were made of it, if any."""
+    included = None if data is None else set(data["sample_indices"])
+    for number, sample in zip(_numbers(samples), samples, strict=True):
+        if sample.remove_sample:
+            failure = sample.metadata.get(FAILURE)
+            yield "removed from the batch (remove_sample)" if failure is None else f"no reward: {failure}"
+        else:
+            yield None if included is None or number in included else f"left out by {CONVERT}"
+
+
+def _numbers(samples: Sequence[Sample]) -> list[int]:
+    """What a batch calls them."""
+    return [i if s.index is None else s.index for i, s in enumerate(samples)]
 
 
 def training_data(
@@ -66,7 +78,7 @@ def training_data(
         "raw_reward": list(raw_rewards),
         "truncated": [s.status == Status.TRUNCATED for s in samples],
         "group_indices": [s.group_index for s in samples],
-        "sample_indices": [i if s.index is None else s.index for i, s in enumerate(samples)],
+        "sample_indices": _numbers(samples),
     }
     if any(s.train_metadata is not None for s in samples):
         data["train_metadata"] = [s.train_metadata for s in samples]
@@ -91,7 +103,11 @@ def _all_carry(samples: Sequence[Sample], name: str) -> bool:
 def assemble(
     config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int, scratch: Scratch | None = None
 ) -> Iterator[Batch]:
-    """Divides the columns of `training_data` among ranks, steps and micro-batches, and lays them out as arrays."""
+    """Batches for `dp_size` ranks: divides the columns among ranks, steps and micro-batches, and lays them out as
+    arrays. With `scratch` the tokens of a batch are there until the next batch is asked for.
+
+    Raises SampleError for what can't be trained on: a token that is not in the vocabulary, a number that is none.
+    """
     data = {**data, "loss_masks": [as_array(mask, np.float32) for mask in data["loss_masks"]]}
     lengths = list(map(len, data["tokens"]))
     wholes_N = _wholes(data)
@@ -105,7 +121,10 @@ def assemble(
         micro_batch_multiple=_micro_batch_multiple(config),
         **_micro_batch_limit(config),
     )
-    unmasked_N = np.array([mask.sum() for mask in data["loss_masks"]], np.int64)
+    unmasked_N = np.array([np.count_nonzero(mask) for mask in data["loss_masks"]], np.int64)
+    for number, unmasked, mask in zip(data["sample_indices"], unmasked_N, data["loss_masks"], strict=True):
+        if mask.sum() != unmasked:
+            raise SampleError(f"sample {number}: its loss mask has other numbers than 0 and 1")
     sizes = []  # of each step over all ranks: its samples, unmasked tokens and wholes
     for of_ranks in zip(*(rank.steps for rank in ranks), strict=True):
         members = list(chain.from_iterable(chain.from_iterable(of_ranks)))
@@ -113,8 +132,11 @@ def assemble(
     data["whole_sizes"] = np.bincount(wholes_N, weights=unmasked_N)[wholes_N]
     scored = _scored(config, ranks, lengths)
     new = _new if scratch is None else scratch.array
+    vocab_size = architecture.read(config.hf_checkpoint)["vocab_size"]
     for rank, micro_batches in zip(ranks, scored, strict=True):
-        yield _batch(data, rank, sizes, micro_batches, new)
+        batch = _batch(data, rank, sizes, micro_batches, new)
+        _check_values(batch, vocab_size)
+        yield batch
 
 
 def _scored(config: Config, ranks: Sequence[schedule.RankPlan], lengths: list[int]) -> Sequence[list[list[int]] | None]:
@@ -210,6 +232,27 @@ def _batch(
     )
 
 
+def _check_values(batch: Batch, vocab_size: int) -> None:
+    """Raises SampleError for what would be a loss of nan, or none at all, in training."""
+    tokens_T = batch.tokens_T
+    if len(tokens_T) and (tokens_T.min() < 0 or tokens_T.max() >= vocab_size):
+        at = int(np.argmax((tokens_T < 0) | (tokens_T >= vocab_size)))
+        what = f"token {tokens_T[at]} is not in the vocabulary of {vocab_size}"
+        raise SampleError(f"{_sample_at(batch, at, batch.total_lengths_N)}: {what}")
+    for name in ("rewards_N", "raw_rewards_N", *(f"{name}_R" for name in LOG_PROBS)):
+        values = getattr(batch, name)
+        if values is not None and not np.isfinite(values.sum(dtype=np.float64)):
+            at = int(np.argmin(np.isfinite(values)))
+            lengths_N = batch.response_lengths_N if name.endswith("_R") else np.ones_like(batch.response_lengths_N)
+            what = f"among its {name.rpartition('_')[0]} is {values[at]}"
+            raise SampleError(f"{_sample_at(batch, at, lengths_N)}: {what}")
+
+
+def _sample_at(batch: Batch, position: int, lengths_N: np.ndarray) -> str:
+    """The sample with the value at this position of a column, in which each sample has so many values."""
+    return f"sample {batch.sample_ids_N[np.searchsorted(np.cumsum(lengths_N), position, side='right')]}"
+
+
 def _experts(data: Mapping[str, Sequence[Any]], order: Sequence[int]) -> np.ndarray:
     """Of all tokens. The last token of a sample, with which the engine did not compute, and samples without a response
     go to the first experts: nothing that is trained on depends on them."""
@@ -247,20 +290,37 @@ def _micro_batch_multiple(config: Config) -> int:
     return config.pipeline_model_parallel_size if interleaved else 1
 
 
-def _completed(data: Any) -> dict[str, Sequence[Any]]:
-    """What a user's conversion returned, checked, and with what it left out."""
+def _completed(data: Any, samples: Sequence[Sample]) -> dict[str, Sequence[Any]]:
+    """What a user's conversion returned of the samples, checked, and with the columns that it left out."""
     if not isinstance(data, dict):
         raise RolloutError(f"{CONVERT} returned {type(data).__name__}, not a dict of columns")
     if missing := [name for name in REQUIRED_COLUMNS if name not in data]:
         raise RolloutError(f"{CONVERT} returned no {', '.join(missing)}; it must return {', '.join(REQUIRED_COLUMNS)}")
     total = len(data["tokens"])
+    if not total:
+        raise RolloutError(f"{CONVERT} returned no entries: there is nothing to train on")
+    numbers = _numbers(samples)
+    if "sample_indices" not in data and total != len(samples):
+        raise RolloutError(
+            f"{CONVERT} returned {total} entries for {len(samples)} samples: `sample_indices` has to say which sample"
+            " each is made of, by its index"
+        )
+    indices = data.get("sample_indices", numbers)
+    if unknown := set(indices) - set(numbers):
+        raise RolloutError(f"{CONVERT}: sample_indices has {min(unknown)}, which is no sample of this rollout")
+    group_of = {number: sample.group_index for number, sample in zip(numbers, samples, strict=True)}
     unsaid = {
         "raw_reward": data["rewards"],
         "truncated": [False] * total,
-        "group_indices": range(total),
-        "sample_indices": range(total),
+        "group_indices": [group_of[number] for number in indices],
+        "sample_indices": indices,
     }
     data = data | {name: values for name, values in unsaid.items() if name not in data}
+    for name in ("rewards", "raw_reward"):
+        try:
+            data[name] = np.asarray(data[name], np.float64)
+        except (TypeError, ValueError) as error:
+            raise RolloutError(f"{CONVERT}: {name} are no numbers: {error}") from error
     for name, values in data.items():
         if len(values) != total:
             raise RolloutError(f"{CONVERT}: {name} has {len(values)} entries, tokens has {total}")

@@ -9,7 +9,7 @@ have come: they can be generated on, with what is left of their tokens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from slime.config import Config, architecture
-from slime.config.hooks import load_hook
+from slime.config.hooks import Hook, load_hook
 from slime.data.buffer import Journal
 from slime.data.chat import Chat
 from slime.data.eval_sets import EvalPrompts, eval_sets
@@ -30,7 +30,7 @@ from slime.inference.control import EngineControl, call_all
 from slime.inference.errors import InferenceError
 from slime.rewards import settle
 from slime.rewards.threads import in_thread
-from slime.rollout.hooks import accepts, call
+from slime.rollout.hooks import accepts, ask
 from slime.rollout.loop import EventLoop, all_of
 from slime.rollout.responses import begin, grow, mask_all
 from slime.rollout.sampling import Sampling, seeds
@@ -254,31 +254,23 @@ class Generator:
             )
         return self.tokenizer.encode([sample.prompt])[0]
 
-    async def _customised(self, sample: Sample, job: Job, custom: Callable) -> Sample | list[Sample]:
+    async def _customised(self, sample: Sample, job: Job, custom: Hook) -> Sample | list[Sample]:
         """One sample by the user's function, which may make several of it; graded at once, unless its group is."""
-        path = job.args.custom_generate_function_path
-        keywords = {"evaluation": job.evaluation} if accepts(custom, "evaluation") else {}
+        keywords = {"evaluation": job.evaluation} if accepts(custom.function, "evaluation") else {}
         limit = job.args.sglang_router_request_timeout_secs
+        name = sample.name
         async with self._custom_at_once:
             if job.stopped:
                 sample.status = Status.ABORTED
                 return sample
-            try:
-                async with asyncio.timeout(limit) as timer:
-                    made = await call(custom, job.args, sample, dict(job.sampling.params), **keywords)
-            except Exception as error:
-                if timer.expired():
-                    what = f"did not return within {limit:g} s (--sglang-router-request-timeout-secs)"
-                else:
-                    what = f"raised {type(error).__name__}: {error}"
-                raise RolloutError(f"{sample.name}: {CUSTOM_GENERATE} {path} {what}") from error
+            made = await ask(custom, name, limit, job.args, sample, dict(job.sampling.params), **keywords)
         members = [made] if isinstance(made, Sample) else made
         if not isinstance(members, list) or not members or not all(isinstance(member, Sample) for member in members):
-            raise RolloutError(
-                f"{sample.name}: {CUSTOM_GENERATE} {path} returned {made!r:.200}, not a Sample or a list of them"
-            )
+            raise RolloutError(f"{name}: {custom} returned {made!r:.200}, not a Sample or a list of them")
         for member in members:
             adopt(member, sample)
+        if is_cut_short(members) and not job.stopped:
+            raise RolloutError(f"{name}: {custom} returned it aborted, and nobody has stopped it")
         if not (job.args.group_rm or (job.stopped and is_cut_short([made]))):
             await self._grade([made], job)
         return made
@@ -291,12 +283,16 @@ class Generator:
             for sample, outcome in zip(ungraded, outcomes, strict=True):
                 record(sample, outcome, drop=job.args.rm_failure_policy == "drop")
 
-    async def _hooked(self, member: Sample | list[Sample], job: Job, hook: Callable) -> Sample | list[Sample]:
+    async def _hooked(self, member: Sample | list[Sample], job: Job, hook: Hook) -> Sample | list[Sample]:
         if not isinstance(member, Sample):
             return [await self._hooked(sample, job, hook) for sample in member]
-        replaced = await call(hook, job.args, member, rollout_id=job.rollout_id, evaluation=job.evaluation)
+        limit = job.args.sglang_router_request_timeout_secs
+        keywords = {"rollout_id": job.rollout_id, "evaluation": job.evaluation}
+        replaced = await ask(hook, member.name, limit, job.args, member, **keywords)
         if replaced is None:
             return member
+        if not isinstance(replaced, Sample):
+            raise RolloutError(f"{member.name}: {hook} returned {replaced!r:.200}, not a Sample or None")
         adopt(replaced, member)
         return replaced
 

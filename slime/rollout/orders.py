@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from slime.config.hooks import load_hook
+from slime.config.hooks import Hook, load_hook
 from slime.data.sample import Sample
 from slime.data.source import DataSource
 from slime.inference.client import Generation
 from slime.rewards.threads import in_thread
 from slime.rollout.generator import Generator, Job, is_waiting
-from slime.rollout.hooks import call
+from slime.rollout.hooks import ask
 from slime.rollout.metrics import request_metrics
 from slime.rollout.types import DynamicFilterOutput, Group, RolloutError, flatten
 
@@ -139,14 +139,13 @@ class Orders:
         self.refused, self.reasons, self.job.generations = [], Counter(), []
         return collected
 
-    async def _filtered(self, filter_: Callable, group: Group) -> DynamicFilterOutput:
-        path = self.job.args.dynamic_sampling_filter_path
-        try:
-            output = await call(filter_, self.job.args, flatten([group]))
-        except Exception as error:
-            raise RolloutError(f"{_name(group)}: {FILTER} {path} raised {type(error).__name__}: {error}") from error
+    async def _filtered(self, filter_: Hook, group: Group) -> DynamicFilterOutput:
+        args = self.job.args
+        output = await ask(filter_, _name(group), args.sglang_router_request_timeout_secs, args, flatten([group]))
         keep, reason = getattr(output, "keep", output), getattr(output, "reason", None)
-        return DynamicFilterOutput(bool(keep), reason or path.rpartition(".")[2])
+        if keep is None or isinstance(keep, str):
+            raise RolloutError(f"{_name(group)}: {filter_} returned {output!r:.200}, not a bool or DynamicFilterOutput")
+        return DynamicFilterOutput(bool(keep), reason or filter_.path.rpartition(".")[2])
 
     async def put_back(self, group: Group) -> None:
         async with self._source_is_free:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
-
-import numpy as np
 
 from slime.config import Config
 from slime.config.hooks import load_hook
@@ -17,12 +16,12 @@ from slime.data.recording import write_rollout
 from slime.data.sample import Sample
 from slime.data.source import DataSource, PromptSource
 from slime.inference.control import EngineControl
-from slime.rollout.convert import Scratch, to_batches
+from slime.rollout.convert import Scratch, assemble, columns, removed_because
 from slime.rollout.engine_load import EngineLoad
 from slime.rollout.generator import Generator
 from slime.rollout.metrics import demonstration_metrics, eval_metrics, further_metrics, rollout_metrics
 from slime.rollout.replay import NoPrompts
-from slime.rollout.scores import removed_because, rewards_for_training
+from slime.rollout.scores import rewards_for_training
 from slime.rollout.types import (
     Group,
     RolloutError,
@@ -61,6 +60,10 @@ class Producer:
         self._rollout = load_hook("--rollout-function-path", config.rollout_function_path)
         self._evaluate = load_hook("--eval-function-path", config.eval_function_path)
         self._generator = Generator(config, token, engines) if config.has_engines else None
+        if self._generator is not None:  # its connections belong to its loop
+            self._rollout, self._evaluate = (
+                replace(hook, run=self._generator.run) for hook in (self._rollout, self._evaluate)
+            )
         self._deliver = deliver
         self._scratch = None if deliver is None else Scratch()
         self._taken_at: float | None = None  # when the last rollout was, if what is in the next is made since then
@@ -87,11 +90,12 @@ class Producer:
             write_rollout(self.config.save_debug_rollout_data.format(rollout_id=rollout_id), output.samples)
         samples, extra = flatten(output.samples), load.metrics() | dict(output.metrics or {})
         raw_N, rewards_N = rewards_for_training(self.config, samples)
+        data = columns(self.config, samples, raw_N, rewards_N) if dp_size else None
         journal = self.source if isinstance(self.source, Journal) else None
         if journal is not None:
             batch = zip(samples, map(float, raw_N), strict=True)
-            journal.batched(rollout_id, outcomes(batch, map(removed_because, samples)))
-        batches = self._batches(samples, raw_N, rewards_N, dp_size) if dp_size else []  # while that is noted
+            journal.batched(rollout_id, outcomes(batch, removed_because(samples, data)))
+        batches = [] if data is None else self._batches(data, dp_size)  # while that is noted
         if journal is not None:
             extra |= journal.noted()
 
@@ -104,8 +108,8 @@ class Producer:
         extra |= further_metrics(self.config, samples, raw_N)
         return batches, rollout_metrics(samples, raw_N, seconds=seconds, num_gpus=num_gpus) | extra
 
-    def _batches(self, samples: list[Sample], raw_N: np.ndarray, rewards_N: np.ndarray, dp_size: int) -> list[Any]:
-        batches = to_batches(self.config, samples, raw_N, rewards_N, dp_size=dp_size, scratch=self._scratch)
+    def _batches(self, data: Mapping[str, Sequence[Any]], dp_size: int) -> list[Any]:
+        batches = assemble(self.config, data, dp_size=dp_size, scratch=self._scratch)
         return list(batches) if self._deliver is None else list(map(self._deliver, batches))
 
     def progress(self) -> str:

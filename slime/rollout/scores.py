@@ -30,14 +30,6 @@ def record(sample: Sample, outcome: Outcome, *, drop: bool) -> None:
         sample.remove_sample = True
 
 
-def removed_because(sample: Sample) -> str | None:
-    """Why a sample of a batch is not trained on; None if it is."""
-    if not sample.remove_sample:
-        return None
-    failure = sample.metadata.get(FAILURE)
-    return "removed from the batch (remove_sample)" if failure is None else f"no reward: {failure}"
-
-
 def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray]:
     """(raw rewards, rewards to train on), each [N].
 
@@ -52,7 +44,10 @@ def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.
         )
     post_process = load_hook(POST_PROCESS, config.custom_reward_post_process_path)
     if post_process is not None:
-        raw, rewards = post_process(config, samples)
+        pair = post_process(config, samples)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise RolloutError(f"{post_process} returned a {type(pair).__name__}, not raw rewards and rewards")
+        raw, rewards = pair
         return _checked("raw rewards", raw, samples), _checked("rewards", rewards, samples)
     key = config.reward_key
     raw_N = np.array([score(sample.name, sample.reward, key) for sample in samples])
@@ -80,7 +75,10 @@ def _compared(config: Config, raw_N: np.ndarray, group_ids_N: np.ndarray, wholes
 
 
 def _checked(what: str, values: Sequence[float], samples: Sequence[Sample]) -> np.ndarray:
-    values_N = np.asarray(values, np.float64)
+    try:
+        values_N = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise RolloutError(f"{POST_PROCESS}: {what} are no numbers: {error}") from error
     if values_N.shape != (len(samples),):
         raise RolloutError(
             f"{POST_PROCESS}: {what} have the shape {values_N.shape}, not one for each of {len(samples)} samples"

@@ -52,6 +52,8 @@ def check_groups(groups: Any, path: str) -> None:
     """Raises RolloutError where what the rollout function at `path` returned are no groups of samples, or where one is
     in them twice: it would be trained on twice, or pass for a part of itself."""
     function = f"--rollout-function-path {path}"
+    if not isinstance(groups, Sequence) or isinstance(groups, str):
+        raise RolloutError(f"{function} returned a {type(groups).__name__}, not a list of groups of samples")
     seen: set[int] = set()
     place_of: dict[int, int] = {}  # of a group's number
     for place, group in enumerate(groups):

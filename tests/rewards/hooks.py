@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import threading
+import time
 
 released = threading.Event()  # ends the threads of `hang` at the end of the tests
 loop_turned = threading.Event()
@@ -56,6 +57,19 @@ def hang(args, sample):
     return 0.0
 
 
+async def blocks(args, sample):
+    time.sleep(0.3)
+    return 1.0
+
+
+async def leaves_asynchronously(args, sample):
+    sys.exit(3)
+
+
+async def gives_itself_up(args, sample):
+    raise asyncio.CancelledError
+
+
 async def hang_asynchronously(args, sample):
     await asyncio.sleep(3600)
 
@@ -71,6 +85,10 @@ async def one_too_few(args, samples):
 
 async def no_list(args, samples):
     return 1.0
+
+
+async def by_number(args, samples):
+    return dict.fromkeys(range(len(samples)), 1.0)
 
 
 async def one_is_nan(args, samples):

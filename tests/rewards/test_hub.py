@@ -127,6 +127,8 @@ def test_all_kinds_of_numbers_are_rewards(reward):
         ("raises_timeout", "tests.rewards.hooks.raises_timeout raised TimeoutError: the reward service did not answer"),
         ("plain_raises", "tests.rewards.hooks.plain_raises raised KeyError: 'answer'"),
         ("leaves", r"tests.rewards.hooks.leaves raised RuntimeError: SystemExit\(3\)"),
+        ("leaves_asynchronously", r".*leaves_asynchronously raised RuntimeError: SystemExit\(3\)"),
+        ("gives_itself_up", r".*gives_itself_up raised RuntimeError: CancelledError\(\)"),
     ],
 )
 def test_a_function_that_raises_names_the_sample_and_keeps_the_cause(hook, message):
@@ -135,7 +137,7 @@ def test_a_function_that_raises_names_the_sample_and_keeps_the_cause(hook, messa
     assert error.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("hook", ["hang", "hang_asynchronously"])
+@pytest.mark.parametrize("hook", ["hang", "hang_asynchronously", "blocks"])
 def test_a_function_that_hangs_is_given_up(hook):
     with pytest.raises(
         RewardError, match=NAME + f"tests.rewards.hooks.{hook} did not return within 0.1 s .--rm-timeout."
@@ -172,7 +174,8 @@ def test_a_group_without_group_rm_is_graded_one_by_one():
     ("hook", "message"),
     [
         ("one_too_few", r"group 1 \(sample 0 .*sample 2 .*\): .*one_too_few returned 2 rewards for 3 samples"),
-        ("no_list", "group 1 .*no_list returned 1.0, not one reward for each sample"),
+        ("no_list", "group 1 .*no_list returned 1.0, not a list of one reward for each sample"),
+        ("by_number", "group 1 .*by_number returned {0: 1.0, 1: 1.0, 2: 1.0}, not a list of one reward"),
         ("one_is_nan", r"sample 2 \(group 1, rollout 2\): the reward is nan"),
     ],
 )

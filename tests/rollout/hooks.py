@@ -37,6 +37,26 @@ def forgets_masks(args: Any, samples: list[Sample]) -> dict[str, Any]:
     return data
 
 
+def leaves_out_the_first(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples[1:])
+
+
+def says_what_it_leaves_out(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples[1:]) | {"sample_indices": [sample.index for sample in samples[1:]]}
+
+
+def makes_up_a_sample(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"sample_indices": [7] * len(samples)}
+
+
+def leaves_out_all(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, [])
+
+
+def rewards_in_words(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"rewards": ["good"] * len(samples)}
+
+
 def loses_a_reward(args: Any, samples: list[Sample]) -> dict[str, Any]:
     return responses_only(args, samples) | {"rewards": [0.0]}
 
@@ -51,6 +71,9 @@ def cuts_a_mask(args: Any, samples: list[Sample]) -> dict[str, Any]:
 def double(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
     raw = [sample.reward for sample in samples]
     return raw, [2 * reward for reward in raw]
+
+
+def forgets_to_return(args: Any, samples: list[Sample], **kwargs: Any) -> None: ...
 
 
 def one_reward(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
@@ -119,6 +142,11 @@ async def returns_text(args: Any, sample: Sample, sampling_params: dict[str, Any
     return "4"
 
 
+async def gives_up(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    sample.status = Status.ABORTED
+    return sample
+
+
 async def never_returns(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     await asyncio.Event().wait()
     return sample
@@ -167,6 +195,15 @@ def remove_odd(args: Any, samples: list[Sample]) -> None:
         sample.remove_sample = sample.index % 2 == 1
 
 
+async def remove_odd_later(args: Any, samples: list[Sample]) -> None:
+    await asyncio.sleep(0)
+    remove_odd(args, samples)
+
+
+async def says_thanks(args: Any, sample: Sample, **kwargs: Any) -> str:
+    return "thanks"
+
+
 def return_all(args: Any, all_samples: list[list[Sample]], data_source: Any) -> None:
     data_source.add_samples(all_samples)
 
@@ -191,6 +228,11 @@ def waits_for_all_eight(args: Any, sample: Sample, sampling_params: dict[str, An
 # --rollout-function-path, --eval-function-path, --custom-rollout-log-function-path, ...
 
 
+async def bare_groups_later(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    await asyncio.sleep(0)
+    return bare_groups(args, rollout_id, data_source, evaluation)
+
+
 def bare_groups(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """Returns what older rollout functions did."""
     if evaluation:
@@ -207,6 +249,11 @@ LOGGED: list[tuple[Any, ...]] = []
 def log_rollout(rollout_id: int, args: Any, samples: list[Sample], extra_metrics: Any, rollout_time: float) -> bool:
     LOGGED.append((rollout_id, len(samples), extra_metrics))
     return True
+
+
+async def log_rollout_later(*args: Any) -> bool:
+    await asyncio.sleep(0)
+    return log_rollout(*args)
 
 
 def log_eval(rollout_id: int, args: Any, data: Any, extra_metrics: Any) -> bool:

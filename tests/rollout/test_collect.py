@@ -111,6 +111,10 @@ class TestFilter:
             life.collect()
         assert Counter(state for state, _ in life.states().values())["dropped"] == 2 * (3 + 30)
 
+    def test_that_forgets_to_return_is_not_taken_for_a_refusal(self, live: Callable[..., Life]) -> None:
+        with pytest.raises(RolloutError, match=r"group of sample \d \(.*forgets_to_return returned None, not a bool"):
+            live(**COUNTS, dynamic_sampling_filter_path=f"{HOOKS}.forgets_to_return").collect()
+
     def test_that_raises_names_the_group(self, live: Callable[..., Life]) -> None:
         with pytest.raises(RolloutError, match=r"group of sample \d \(.*breaks raised KeyError: 'std'"):
             live(**COUNTS, dynamic_sampling_filter_path=f"{HOOKS}.breaks").collect()

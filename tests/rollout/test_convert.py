@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from slime.algorithms.normalisation import sample_mean_weights
 from slime.config import Config
 from slime.data.batch import Batch
 from slime.data.sample import Sample, SampleError, Status
-from slime.rollout.convert import Scratch, to_batches
+from slime.rollout.convert import Scratch, assemble, columns, removed_because
 from slime.rollout.types import RolloutError, flatten, number_groups
 from tests.rollout.samples import finished
 
@@ -24,7 +25,7 @@ responses = st.lists(st.lists(st.integers(3, 60), min_size=1, max_size=9), min_s
 
 def convert(config: Config, samples: list[Sample], dp_size: int = 1) -> list[Batch]:
     raw = [10.0 + i for i in range(len(samples))]
-    return list(to_batches(config, samples, raw, range(len(samples)), dp_size=dp_size))
+    return list(assemble(config, columns(config, samples, raw, range(len(samples))), dp_size=dp_size))
 
 
 def test_two_ranks_by_hand(make_config: Callable[..., Config]) -> None:
@@ -56,14 +57,15 @@ def test_two_ranks_by_hand(make_config: Callable[..., Config]) -> None:
 
 def test_memory_that_is_used_again_holds_the_same_until_the_next_batch(make_config: Callable[..., Config]) -> None:
     """Of one rank after the other, and of one rollout after the other, shorter or longer."""
-    scratch, columns = Scratch(), ("tokens_T", "loss_mask_R", "rollout_log_probs_R")
+    scratch, names = Scratch(), ("tokens_T", "loss_mask_R", "rollout_log_probs_R")
     places = set()
     for length in (3, 40, 5):
         samples = [finished(i, [3 + i] * length) for i in range(4)]
         expected = convert(make_config(), samples, dp_size=2)
-        batches = to_batches(make_config(), samples, [0.0] * 4, [0.0] * 4, dp_size=2, scratch=scratch)
+        data = columns(make_config(), samples, [0.0] * 4, [0.0] * 4)
+        batches = assemble(make_config(), data, dp_size=2, scratch=scratch)
         for batch, wanted in zip(batches, expected, strict=True):
-            for name in columns:
+            for name in names:
                 np.testing.assert_array_equal(getattr(batch, name), getattr(wanted, name))
             places.add(batch.tokens_T.__array_interface__["data"][0])
     assert len(places) == 2, "the first memory, and what was needed when samples were longer"
@@ -227,6 +229,10 @@ def test_custom_conversion(make_config: Callable[..., Config]) -> None:
     [
         ("returns_nothing", "returned NoneType, not a dict of columns"),
         ("forgets_masks", "returned no loss_masks"),
+        ("leaves_out_the_first", "returned 1 entries for 2 samples: `sample_indices` has to say which"),
+        ("leaves_out_all", "returned no entries"),
+        ("makes_up_a_sample", "sample_indices has 7, which is no sample of this rollout"),
+        ("rewards_in_words", "rewards are no numbers: could not convert string to float: 'good'"),
         ("loses_a_reward", "rewards has 1 entries, tokens has 2"),
         ("cuts_a_mask", "loss_masks of entry 0 has 1 values, the response has 2"),
     ],
@@ -235,6 +241,38 @@ def test_custom_conversion_that_does_not_fit(make_config: Callable[..., Config],
     config = make_config(custom_convert_samples_to_train_data_path=f"{HOOKS}.{hook}")
     with pytest.raises(RolloutError, match=message):
         convert(config, [finished(0, [3, 4]), finished(1, [5])])
+
+
+def test_a_custom_conversion_may_leave_samples_out(make_config: Callable[..., Config]) -> None:
+    config = make_config(custom_convert_samples_to_train_data_path=f"{HOOKS}.says_what_it_leaves_out")
+    samples = [finished(4, [3, 4], group=2), finished(5, [5], group=2)]
+    data = columns(config, samples, [0.0, 1.0], [0.0, 1.0])
+    assert data["group_indices"] == [2]
+    assert list(removed_because(samples, data)) == [
+        "left out by --custom-convert-samples-to-train-data-path",
+        None,
+    ]
+    (batch,) = assemble(config, data, dp_size=1)
+    assert batch.sample_ids_N.tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tokens": [1, 2, 3, -5]}, r"token -5 is not in the vocabulary of \d+"),
+        ({"tokens": [1, 2, 99999, 3]}, r"token 99999 is not in the vocabulary of \d+"),
+        ({"rollout_log_probs": [-1.0, float("nan")]}, "among its rollout_log_probs is nan"),
+        ({"rollout_log_probs": [float("-inf"), -1.0]}, "among its rollout_log_probs is -inf"),
+        ({"loss_mask": [1, 7]}, "its loss mask has other numbers than 0 and 1"),
+        ({"loss_mask": [1, 0.5]}, "its loss mask has other numbers than 0 and 1"),
+        ({"loss_mask": [1, -1]}, "its loss mask has other numbers than 0 and 1"),
+    ],
+)
+def test_what_can_not_be_trained_on_names_the_sample(
+    make_config: Callable[..., Config], wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SampleError, match=f"^sample 8: {message}"):
+        convert(make_config(), [finished(6, [3]), finished(8, [3, 4], **wrong), finished(9, [5, 6, 7])])
 
 
 @pytest.mark.parametrize(("option", "counts"), [("--balance-data", [5, 8]), ("--balance-by-flops", [3, 10])])

@@ -176,6 +176,11 @@ class TestCustomGenerate:
         with pytest.raises(RolloutError, match="returned '4', not a Sample or a list of them"):
             roll(config)
 
+    def test_that_gives_up(self, make_config: MakeConfig, open_generator: Open) -> None:
+        config = open_generator(make_config(custom_generate_function_path=f"{HOOKS}.gives_up"))
+        with pytest.raises(RolloutError, match=r"sample \d .*gives_up returned it aborted, and nobody has stopped it"):
+            roll(config)
+
     def test_that_never_returns(self, make_config: MakeConfig, open_generator: Open) -> None:
         option = {"custom_generate_function_path": f"{HOOKS}.never_returns", "sglang_router_request_timeout_secs": 0.2}
         with pytest.raises(RolloutError, match=r"sample \d .*did not return within 0.2 s"):
@@ -254,8 +259,13 @@ class TestHooks:
             assert even.metadata["seen"] == (5, False, even.reward)
             assert odd.metadata == {"replaced": 0.0}
 
-    def test_sample_filter(self, make_config: MakeConfig, open_generator: Open) -> None:
-        output = roll(open_generator(make_config(rollout_sample_filter_path=f"{HOOKS}.remove_odd")))
+    def test_sample_hook_that_returns_something_else(self, make_config: MakeConfig, open_generator: Open) -> None:
+        with pytest.raises(RolloutError, match=r"sample \d .*rollout-sample-hook-path .*says_thanks returned 'thanks'"):
+            roll(open_generator(make_config(rollout_sample_hook_path=f"{HOOKS}.says_thanks")))
+
+    @pytest.mark.parametrize("hook", ["remove_odd", "remove_odd_later"])
+    def test_sample_filter(self, make_config: MakeConfig, open_generator: Open, hook: str) -> None:
+        output = roll(open_generator(make_config(rollout_sample_filter_path=f"{HOOKS}.{hook}")))
         assert [sample.remove_sample for sample in flatten(output.samples)] == [False, True] * 4
 
     def test_all_samples_process(self, make_config: MakeConfig, open_generator: Open) -> None:
@@ -264,8 +274,11 @@ class TestHooks:
         samples = roll(config, source).samples
         assert source.get_samples(4) == samples
 
-    def test_rollout_function_that_returns_bare_groups(self, make_config: MakeConfig, open_generator: Open) -> None:
-        config = make_config(rollout_function_path=f"{HOOKS}.bare_groups")
+    @pytest.mark.parametrize("hook", ["bare_groups", "bare_groups_later"])
+    def test_rollout_function_that_returns_bare_groups(
+        self, make_config: MakeConfig, open_generator: Open, hook: str
+    ) -> None:
+        config = make_config(rollout_function_path=f"{HOOKS}.{hook}")
         with Producer(config, open_source(config)) as producer:
             (batch,), metrics = producer.rollout(0, dp_size=1)
             evaluated, _ = producer.evaluate(0)
@@ -277,7 +290,7 @@ class TestHooks:
         """One says that it has logged all there is, the other leaves it to us."""
         config = make_config(
             rollout_function_path=f"{HOOKS}.bare_groups",
-            custom_rollout_log_function_path=f"{HOOKS}.log_rollout",
+            custom_rollout_log_function_path=f"{HOOKS}.log_rollout_later",
             custom_eval_rollout_log_function_path=f"{HOOKS}.log_eval",
         )
         hooks.LOGGED.clear()

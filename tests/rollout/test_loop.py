@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from slime.rollout import loop as module
 from slime.rollout.loop import EventLoop, all_of
+from slime.rollout.types import RolloutError
 
 
 @pytest.fixture
@@ -56,3 +59,32 @@ def test_called_from_within(loop: EventLoop) -> None:
 
     with pytest.raises(RuntimeError, match="would wait for itself"):
         loop.run(nested())
+
+
+def test_what_holds_up_the_loop_is_named_and_in_the_end_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    monkeypatch.setattr(module, "HELD_UP_S", 0.5)
+    loop = EventLoop("test")
+
+    async def blocks() -> None:
+        time.sleep(30)
+
+    where = r"test_loop\.py:\d+ in blocks \(time\.sleep\(30\)\) has held up all .* an `async def` must not block"
+    with pytest.raises(RolloutError, match=where):
+        loop.run(blocks())
+    assert len(caplog.messages) > 1
+    loop.close()
+
+
+def test_a_loop_that_runs_is_left_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Also when what runs in it takes longer, or ends in a TimeoutError of its own."""
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    monkeypatch.setattr(module, "HELD_UP_S", 0.1)
+    quick = EventLoop("quick")
+    assert quick.run(give(1, pause=0.5)) == 1
+    with pytest.raises(TimeoutError, match="its own"):
+        quick.run(fail(TimeoutError("its own")))
+    assert not caplog.messages
+    quick.close()

@@ -21,10 +21,10 @@ def record(args, rollout_id, data_source, evaluation=False):
     return RECORDED
 
 
-def config(*options: str):
+def config(*options: str, model: object = "model"):
     return load(
         [
-            *("--hf-checkpoint", "model", "--rollout-batch-size", "4", "--n-samples-per-prompt", "2"),
+            *("--hf-checkpoint", str(model), "--rollout-batch-size", "4", "--n-samples-per-prompt", "2"),
             *("--num-rollout", "1", "--micro-batch-size", "3", "--actor-num-gpus-per-node", "1", *options),
         ]
     )
@@ -37,14 +37,13 @@ def same(a, b):
     )
 
 
-def test_a_replay_makes_the_same_batches(tmp_path):
+def test_a_replay_makes_the_same_batches(tmp_path, tiny_model):
     path = str(tmp_path / "{rollout_id}.jsonl")
-    recording = config(
-        "--rollout-function-path", f"{__name__}.record", "--save-debug-rollout-data", path, "--debug-train-only"
-    )
+    options = ["--rollout-function-path", f"{__name__}.record", "--save-debug-rollout-data", path, "--debug-train-only"]
+    recording = config(*options, model=tiny_model)
     with Producer(recording, None) as producer:
         made, _ = producer.rollout(7, dp_size=2)
-    replaying = config("--load-debug-rollout-data", path)
+    replaying = config("--load-debug-rollout-data", path, model=tiny_model)
     assert replaying.debug_train_only and replaying.rollout_num_gpus == 0
     with Producer(replaying, open_source(replaying)) as producer:
         again, metrics = producer.rollout(7, dp_size=2)
@@ -55,10 +54,11 @@ def test_a_replay_makes_the_same_batches(tmp_path):
     assert metrics["rollout/raw_reward"] == np.mean([s.reward for group in RECORDED for s in group])
 
 
-def test_a_share_of_it(tmp_path):
+def test_a_share_of_it(tmp_path, tiny_model):
     write_rollout(tmp_path / "0.jsonl", RECORDED)
     options = ["--load-debug-rollout-data", str(tmp_path / "{rollout_id}.jsonl")]
-    with Producer(config(*options, "--load-debug-rollout-data-subsample", "0.5"), None) as producer:
+    options += ["--load-debug-rollout-data-subsample", "0.5"]
+    with Producer(config(*options, model=tiny_model), None) as producer:
         (batch,), _ = producer.rollout(0, dp_size=1)
     assert sorted(batch.sample_ids_N) == [0, 1, 2, 3]
 

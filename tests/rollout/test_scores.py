@@ -112,6 +112,7 @@ def test_custom_post_process(make_config: Callable[..., Config]) -> None:
     ("hook", "error", "message"),
     [
         ("one_reward", RolloutError, r"rewards have the shape \(1,\), not one for each of 2 samples"),
+        ("forgets_to_return", RolloutError, "forgets_to_return returned a NoneType, not raw rewards and rewards"),
         ("not_a_number", SampleError, "sample 1 .*: --custom-reward-post-process-path made rewards of it"),
         ("missing", HookError, "--custom-reward-post-process-path tests.rollout.hooks.missing: .* has no 'missing'"),
     ],

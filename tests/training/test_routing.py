@@ -9,7 +9,7 @@ from slime.config import load
 from slime.config.engine_groups import planned_engines, served_models
 from slime.data.sample import Sample
 from slime.inference.server import EngineServer
-from slime.rollout.convert import to_batches
+from slime.rollout.convert import assemble, columns
 from slime.rollout.generator import Generator, Job
 from slime.rollout.sampling import Sampling
 from slime.tiny import write_checkpoint
@@ -100,7 +100,7 @@ def test_a_real_engine_chooses_what_the_trainer_does(moe, tmp_path):
             ]
             groups = generator.run(generator.generate(groups, Job(config, Sampling.for_rollout(config), 0)))
     samples = [sample for group in groups for sample in group]
-    (batch,) = to_batches(config, samples, [0.0] * 10, [0.0] * 10, dp_size=1)
+    (batch,) = assemble(config, columns(config, samples, [0.0] * 10, [0.0] * 10), dp_size=1)
     trained = ["--use-routing-replay", "--micro-batch-size", "10"]
     (ids_TLK,) = run_ranks(chosen_by_trainer, 1, moe, trained, batch)
     ends = np.cumsum([len(sample.tokens) for sample in samples]) - 1
