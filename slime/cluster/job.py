@@ -115,6 +115,9 @@ class Job:
         self.recovery = Recovery(self.engines, self.rollouts, controls, self.watched, self.console, checks)
         if rolled_back:
             self.console.say(str(rolled_back))
+        if self.first_rollout >= self.config.num_rollout:
+            done = f"{self.first_rollout} rollouts are done, of {self.config.num_rollout} (--num-rollout, --num-epoch)"
+            self.console.say(f"nothing is left to do: {done}")
         self.turns = Turns(
             self.trainers,
             self.engines,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MARKER = "latest_checkpointed_iteration.txt"
 RELEASE = "release"
 DATA = "rollout"
+STATE = "state.json"
 
 
 class NoCheckpoint(ValueError):
@@ -88,6 +89,12 @@ def to_load(config: Config) -> Path | None:
     if found is None and config.ref_load is None and not config.allow_fresh_start:
         raise NoCheckpoint(f"{directory} has no checkpoint: {_contents(directory)}")
     return found
+
+
+def trained(checkpoint: Path) -> int:
+    """How many rollouts it has been trained on, by its name; none where it holds weights alone."""
+    weights_alone = checkpoint.name == RELEASE or not (checkpoint / STATE).is_file()
+    return 0 if weights_alone else int(checkpoint.name.removeprefix("iter_")) + 1
 
 
 def is_model(directory: str | Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -72,7 +73,8 @@ def _end(error: ConfigError) -> NoReturn:
 def _named(config: Config, line: CommandLine) -> Config:
     """With the run's name and directory: those that were given, else the recipe's or the model's name and the time."""
     recipe = Path(line.files[-1]).stem if line.files else Path(config.hf_checkpoint).name
-    name = config.run_name or (Path(config.run_dir).name if config.run_dir else _new_name(recipe))
+    told = config.run_name or (Path(os.path.abspath(config.run_dir)).name if config.run_dir else "")
+    name = told or _new_name(recipe)
     return config.replace(run_name=name, run_dir=config.run_dir or f"runs/{name}")
 
 

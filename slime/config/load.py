@@ -30,6 +30,8 @@ from slime.config.sections import SECTIONS
 
 logger = logging.getLogger("slime.config")
 
+LENGTH = {"num_rollout", "num_epoch"}
+
 
 def load(argv: list[str]) -> Config:
     """The configuration that a command line and its --config files describe; raises ConfigError with all that is wrong.
@@ -65,15 +67,21 @@ def resolve(line: CommandLine) -> Resolution:
     values = _parse(given, problems, unsound)
     further = {"roles": _roles(values, problems), "custom": _custom(values, problems)}
     config = _assemble(values, unsound, further)
+    if config.num_rollout is not None and config.num_epoch is not None:
+        notes.append(f"--num-rollout {config.num_rollout} decides; --num-epoch {config.num_epoch} is not used.")
     for rules in (COHERENCE, OVERLAP, ALGORITHM, CRITIC, ROLLOUT):
         problems += rules.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
 
 
 def _merge(line: CommandLine, problems: list[Problem]) -> list[Given]:
-    """What the files and then the command line give, each option once; the last one wins."""
+    """What the files and then the command line give, each option once; the last one wins, also among the two that say
+    how long the run is."""
     latest: dict[str, Given] = {}
     for given in [*(_of_file(file, line, problems) for file in line.files), line.given]:
+        says = LENGTH & {one.name for one in given if one.value is not None}
+        for name in LENGTH - says if says else ():
+            latest.pop(name, None)
         for one in given:
             latest.pop(one.name, None)  # so that the last one comes last, also among several names of one option
             latest[one.name] = one

@@ -220,10 +220,15 @@ def _off_policy(c: Config) -> Iterator[str]:
 
 
 def _run(c: Config, model: Architecture | None) -> Iterator[str]:
-    if c.num_rollout is not None:
-        samples = c.num_rollout * c.rollout_batch_size * c.n_samples_per_prompt
-        steps = c.num_rollout * c.num_steps_per_rollout
-        yield f"{_n(c.num_rollout, 'rollout')} = {_n(steps, 'optimizer step')} = {_n(samples, 'sample')}"
+    first = _first_rollout(c)
+    if c.num_rollout is not None and first >= c.num_rollout:
+        yield f"nothing is left to do: of {_n(c.num_rollout, 'rollout')}, {first:,} are done"
+    elif c.num_rollout is not None:
+        left = c.num_rollout - first
+        samples = left * c.rollout_batch_size * c.n_samples_per_prompt
+        of_all = f" of {c.num_rollout:,}, from number {first:,} on," if first else ""
+        steps = _n(left * c.num_steps_per_rollout, "optimizer step")
+        yield f"{_n(left, 'rollout')}{of_all} = {steps} = {_n(samples, 'sample')}"
     elif c.num_epoch is not None:
         yield f"as many rollouts as {_n(c.num_epoch, 'pass', 'es')} over the prompts take"
     if c.async_depth:
@@ -235,13 +240,21 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
             f" {how[c.stale_group_policy]} older"
         )
     if c.load:
-        found = checkpoint_dir.find(c.load, c.ckpt_step)
+        found = checkpoint_dir.to_load(c)
         yield f"goes on from {found}" if found else f"starts anew, for {c.load} has no checkpoint yet"
     interval = f", and every {_n(c.save_interval, 'rollout')}" if c.save_interval else ""
     if c.save:
         yield f"checkpoints in {c.save} at the end{interval}" + (f"; {c.save_keep} are kept" if c.save_keep else "")
     if c.save_hf:
         yield f"exported to {c.save_hf} at the end{interval}"
+
+
+def _first_rollout(c: Config) -> int:
+    """The number of rollouts that are done when the run starts."""
+    if c.start_rollout_id is not None:
+        return c.start_rollout_id
+    found = None if c.finetune or c.debug_rollout_only else checkpoint_dir.to_load(c)
+    return 0 if found is None else checkpoint_dir.trained(found)
 
 
 def _eval(c: Config, model: Architecture | None) -> Iterator[str]:
@@ -269,8 +282,6 @@ def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
         yield "--log-probs-chunk-size 0 has no effect: as with -1, all logits are in memory at once."
     if c.eval_prompt_data and c.eval_interval is None:
         yield "--eval-prompt-data is not used without --eval-interval."
-    if c.num_rollout and c.num_epoch:
-        yield "--num-rollout decides; --num-epoch is not used."
     ranks = data_parallel_size(c)
     if c.global_batch_size % ranks and not c.debug_rollout_only:
         yield f"The global batch is not a multiple of {ranks} data-parallel ranks: some have a sample less, and wait."

@@ -135,6 +135,15 @@ def _something_is_traced(c: Config) -> Iterator[Problem]:
         yield Problem("--profile-step-start", what, "rollouts count from 0, e.g. --profile-step-start 1")
 
 
+@reads("start_rollout_id", "num_rollout")
+def _a_rollout_is_left(c: Config) -> Iterator[Problem]:
+    first = c.start_rollout_id
+    if first is not None and c.num_rollout is not None and first >= c.num_rollout:
+        what = f"{first} is after the last of the {c.num_rollout} rollouts: there is nothing to do"
+        fix = f"rollouts count from 0, and --num-rollout counts all of them: give one above {first}"
+        yield Problem("--start-rollout-id", what, fix)
+
+
 @reads("record_memory_history", "memory_snapshot_dir", "memory_snapshot_num_steps")
 def _memory_is_recorded(c: Config) -> Iterator[Problem]:
     for option in ("memory_snapshot_dir", "memory_snapshot_num_steps"):

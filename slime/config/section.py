@@ -91,6 +91,12 @@ def _hook(value: str) -> str:
     return value
 
 
+def _directory_name(value: str) -> str:
+    if value in (".", "..") or re.search(r"[/\0]", value):
+        raise ValueError("not the name of one directory; --run-dir is for a path")
+    return value
+
+
 def as_list(value: Any) -> Any:
     """A single YAML value stands for a list of one."""
     return (value,) if isinstance(value, (str, int, float)) else value
@@ -108,6 +114,7 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False), Unit("X")]
 NonNegative = Annotated[float, Field(ge=0), Unit("X")]
 Positive = Annotated[float, Field(gt=0), Unit("X")]
 Path = Annotated[str, Field(min_length=1), Unit("PATH")]
+DirectoryName = Annotated[str, Field(min_length=1), AfterValidator(_directory_name), Unit("NAME")]
 Hook = Annotated[str, AfterValidator(_hook), Unit("MODULE.ATTR")]
 Json = Annotated[dict[str, Any], BeforeValidator(as_json), AfterValidator(FrozenDict), Unit("JSON")]
 Strings = Annotated[tuple[str, ...], BeforeValidator(as_list), Unit("TEXT")]

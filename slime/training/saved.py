@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from slime.config import Config, checkpoint_dir
 from slime.models import CheckpointError, Family, read_hf_config
 
-STATE = "state.json"
+STATE = checkpoint_dir.STATE
 NOT_OF_THE_WEIGHTS = frozenset(
     """
     architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype

@@ -42,6 +42,14 @@ def test_a_name_or_a_directory_that_is_given_stays(complete):
     assert (config.run_name, config.run_dir) == ("b", "/elsewhere/b")
 
 
+def test_a_run_has_the_name_of_its_directory_however_that_is_written(complete, tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
+    assert from_command_line([*complete, "--run-dir", "."]).run_name == "b"
+    assert from_command_line([*complete, "--run-dir", ".."]).run_name == "a"
+    assert from_command_line([*complete, "--run-dir", "/"]).run_name.startswith("tiny-")
+
+
 def test_check_prints_the_plan_and_starts_nothing(complete, capsys):
     code, out, err = ended(["--check", *complete], capsys)
     assert (code, err) == (0, "")

@@ -102,6 +102,11 @@ def test_a_file_without_its_option_is_answered_with_it():
         (["--lr", "inf"], "--lr: 'inf' is not a finite number"),
         (["--device", "tpu"], "--device: 'tpu' is none of auto, cpu, cuda"),
         (["--rollout-stop-token-ids", "1", "x"], "--rollout-stop-token-ids: 'x' is not a whole number"),
+        (["--run-name", "../../x"], "--run-name: '../../x' is not the name of one directory; --run-dir is for a path"),
+        (["--run-name", "a/b"], "--run-name: 'a/b' is not the name of one directory"),
+        (["--run-name", "."], "--run-name: '.' is not the name of one directory"),
+        (["--run-name", ".."], "--run-name: '..' is not the name of one directory"),
+        (["--run-name="], "--run-name: is empty"),
         (["--custom-rm-path", "reward"], "--custom-rm-path: 'reward' is not of the form module.attribute"),
         (["--custom-rm-path", "a-b.c"], "not of the form module.attribute"),
         (["--train-env-vars", "{A: 1"], "--train-env-vars: is not JSON"),
@@ -196,6 +201,25 @@ def test_later_files_win_and_the_command_line_wins_over_files(tmp_path):
     for argv in (["--config", a, b], ["--config", a, "--config", b]):
         config = loaded(*argv, "--min-lr", "0.3")
         assert (config.seed, config.lr, config.min_lr) == (1, 2, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("in_file", "words", "length"),
+    [
+        ("num_rollout: 40", "--num-epoch 2", (None, 2)),
+        ("num_epoch: 2", "--num-rollout 5", (5, None)),
+        ("num_rollout: 40\nnum_epoch: null", "--num-epoch 2", (None, 2)),
+        ("num_epoch: 2", "--lr 1", (None, 2)),
+    ],
+)
+def test_of_the_two_that_say_how_long_a_run_is_the_later_one_wins(tmp_path, caplog, in_file, words, length):
+    config = loaded("--config", write(tmp_path / "a.yaml", in_file), *words.split())
+    assert (config.num_rollout, config.num_epoch) == length and not caplog.records
+
+
+def test_of_two_lengths_in_one_place_the_rollouts_decide_and_it_is_said(caplog):
+    assert loaded("--num-epoch", "2", "--num-rollout", "5").num_rollout == 5
+    assert [record.message for record in caplog.records] == ["--num-rollout 5 decides; --num-epoch 2 is not used."]
 
 
 def test_yaml_values_and_words_mean_the_same(tmp_path):

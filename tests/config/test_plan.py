@@ -31,6 +31,10 @@ def plan(*argv: str) -> str:
         ("--actor-num-gpus-per-node 1", "24 samples for the one data-parallel rank, in 24 micro-batches"),
         ("--num-steps-per-rollout 2", "1 or 2 samples for each of 8 data-parallel ranks"),
         ("--num-steps-per-rollout 2", "10 rollouts = 20 optimizer steps = 240 samples"),
+        (
+            "--num-steps-per-rollout 2 --start-rollout-id 7",
+            "3 rollouts of 10, from number 7 on, = 6 optimizer steps = 72 samples",
+        ),
         ("", "8 ranks = TP 1 x PP 1 x CP 1 x DP 8"),
         ("--actor-num-nodes 2", "node 0: ranks 0-7, node 1: ranks 8-15"),
         (
@@ -85,6 +89,22 @@ def test_what_the_plan_says(options, text):
     if not {"--rollout-num-gpus", "--colocate", "sft_loss", "--debug-rollout-only"} & set(words):
         words += ["--rollout-num-gpus", "1"]
     assert text in plan(*words)
+
+
+def test_the_plan_of_a_run_that_goes_on_counts_what_is_left(tmp_path):
+    def goes_on(step: int, *argv: str) -> str:
+        checkpoint = tmp_path / f"iter_{step:07d}"
+        checkpoint.mkdir(exist_ok=True)
+        (checkpoint / "state.json").touch()
+        return plan("--colocate", "--load", str(tmp_path), "--ckpt-step", str(step), *argv)
+
+    assert "7 rollouts of 10, from number 3 on, = 7 optimizer steps = 168 samples" in goes_on(2)
+    assert "Run 10 rollouts = 10 optimizer steps" in goes_on(2, "--finetune")
+    assert "nothing is left to do: of 10 rollouts, 10 are done" in goes_on(9)
+    (tmp_path / "release").mkdir()
+    (tmp_path / "release" / "state.json").touch()
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("release")
+    assert "Run 10 rollouts = 10 optimizer steps" in plan("--colocate", "--load", str(tmp_path))
 
 
 @pytest.mark.parametrize(

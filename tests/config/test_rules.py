@@ -25,6 +25,8 @@ BROKEN = [
     ),
     ("--profile-target train_actor --profile-step-start 3 --profile-step-end 3", "3 is not above --profile-step-start"),
     ("--profile-target train_actor --num-rollout 5", "--profile-step-start: 10 is after the last of the 5 rollouts"),
+    ("--num-rollout 40 --start-rollout-id 50", "--start-rollout-id: 50 is after the last of the 40 rollouts"),
+    ("--num-rollout 40 --start-rollout-id 40", "--start-rollout-id: 40 is after the last of the 40 rollouts"),
     ("--memory-snapshot-num-steps 2", "--memory-snapshot-num-steps: is about a recording of memory"),
     ("--virtual-pipeline-model-parallel-size 2", "2 virtual stages need a pipeline of several ranks"),
     ("--sglang-mem-fraction-static 7", "--sglang-mem-fraction-static: 7 is not a share of the memory"),

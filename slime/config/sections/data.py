@@ -61,7 +61,9 @@ class Batches(Section):
     num_rollout: Count | None = option(
         None, "Rollouts of the run; each is generated, trained on and synced.", derived="--num-epoch"
     )
-    num_epoch: Count | None = option(None, "Passes over the prompts, instead of --num-rollout.")
+    num_epoch: Count | None = option(
+        None, "Passes over the prompts, instead of --num-rollout, which decides where both are given."
+    )
     rollout_batch_size: Count = required("Prompts of one rollout.")
     n_samples_per_prompt: Count = option(1, "Responses sampled for each prompt: the group that GRPO compares.")
     global_batch_size: Count | None = option(

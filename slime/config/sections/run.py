@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Index, Path, Section, option
+from slime.config.section import Count, DirectoryName, Index, Path, Section, option
 
 
 class Run(Section):
@@ -15,7 +15,7 @@ class Run(Section):
     Where the run's files go, what it runs on, and how far rollout may be ahead of training.
     """
 
-    run_name: str | None = option(
+    run_name: DirectoryName | None = option(
         None,
         "Name of the run: its directory under runs/ and its name in the trackers.",
         derived="date and time of the start",
