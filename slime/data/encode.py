@@ -67,6 +67,8 @@ class PromptEncoder:
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:
         contents = [self._render(prompt) for prompt in prompts]
+        for prompt, content in zip(prompts, contents, strict=True):
+            _check_text(prompt, content)
         ids = iter(self._tokenizer.encode([content for content in contents if isinstance(content, str)]))
         return [Encoded(content, array("i", next(ids) if isinstance(content, str) else ())) for content in contents]
 
@@ -78,6 +80,16 @@ class PromptEncoder:
             return self._template.render(messages, prompt.tools, add_generation_prompt=True)
         except DataError as error:
             raise DataError(f"{prompt.where}: {error}") from error
+
+
+def _check_text(prompt: Prompt, content: str | Messages) -> None:
+    """Raises DataError for what JSON can say and no tokenizer reads."""
+    try:
+        if isinstance(content, str):
+            content.encode()
+    except UnicodeEncodeError as error:
+        half = content[error.start]
+        raise DataError(f"{prompt.where}: {half!r}, half of a surrogate pair, stands alone in its text") from error
 
 
 class ConversationEncoder:
@@ -103,6 +115,8 @@ class ConversationEncoder:
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:
         """Each begins with what comes before the first word of the assistant and ends with the assistant's last."""
         rendered = [self._render(prompt) for prompt in prompts]
+        for prompt, (text, _) in zip(prompts, rendered, strict=True):
+            _check_text(prompt, text)
         encodings = self._tokenizer.encode_with_offsets([text for text, _ in rendered])
         return [
             self._encoded(prompt, text, spans, encoding)

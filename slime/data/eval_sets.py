@@ -72,7 +72,7 @@ class EvalPrompts:
     def groups(self) -> list[Group]:
         """New samples for one evaluation, in the order of the file. A `rm_type` of the set is in their metadata."""
         n = self.eval_set.n_samples_per_eval_prompt
-        groups = [make_group(prompt, encoded, i, n) for i, (prompt, encoded) in enumerate(self._prompts)]
+        groups = [make_group(prompt, encoded, i, i * n, n) for i, (prompt, encoded) in enumerate(self._prompts)]
         if self.eval_set.rm_type is not None:
             for sample in (sample for group in groups for sample in group):
                 sample.metadata.setdefault("rm_type", self.eval_set.rm_type)

@@ -91,7 +91,7 @@ class PromptSource:
         self._buffer_filter = buffer_filter or _oldest
         self._returned: list[Group] = []
         self._discarded: list[Group] = []
-        self._next_group = 0
+        self._next_group = self._next_sample = 0
         self._sizes = list(sizes) if weights else [len(prompts)]
         self._weights = list(weights) if weights else [1.0]
         if 0 in self._sizes:
@@ -199,6 +199,7 @@ class PromptSource:
             "weights": self._weights,
             "drawn": self._order.drawn,
             "next_group": self._next_group,
+            "next_sample": self._next_sample,
             "returned": list(map(group_to, self._returned)),
         }
 
@@ -210,7 +211,7 @@ class PromptSource:
                 raise DataError(
                     f"the saved position is of a run with {name} = {state[name]}, this one has {mine[name]}"
                 )
-        self._next_group = state["next_group"]
+        self._next_group, self._next_sample = state["next_group"], state["next_sample"]
         self._order.go_to(state["drawn"])
         self._returned = list(map(group_from, state["returned"]))
 
@@ -250,8 +251,9 @@ class PromptSource:
             raise DataError(f"all {len(self)} prompts are longer than {limit}; the shortest has {shortest} tokens")
 
     def _group(self, i: int, encoded: Encoded) -> Group:
-        self._next_group += 1
-        return make_group(self._prompts[i], encoded, self._next_group - 1, self._n_samples_per_prompt)
+        group, first = self._next_group, self._next_sample
+        self._next_group, self._next_sample = group + 1, first + self._n_samples_per_prompt
+        return make_group(self._prompts[i], encoded, group, first, self._n_samples_per_prompt)
 
 
 def _oldest(buffer: list[Group], n: int) -> list[Group]:
@@ -265,9 +267,10 @@ def _state_file(directory: str | Path | None, id: int) -> Path:
     return Path(directory) / f"{id}.json"
 
 
-def make_group(prompt: Prompt, encoded: Encoded, group_index: int, n: int) -> Group:
-    """`n` samples of one prompt that share nothing, since users' functions change them in place."""
-    return [make_sample(prompt, encoded, group_index, group_index * n + k) for k in range(n)]
+def make_group(prompt: Prompt, encoded: Encoded, group_index: int, first: int, n: int) -> Group:
+    """`n` samples of one prompt, numbered from `first` on. They share nothing, since users' functions change them in
+    place."""
+    return [make_sample(prompt, encoded, group_index, first + k) for k in range(n)]
 
 
 def make_sample(prompt: Prompt, encoded: Encoded, group_index: int, index: int) -> Sample:

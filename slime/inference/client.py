@@ -179,7 +179,10 @@ class GenerateClient:
             content = await self._post(body, self._headers_of(session), wanted)
         if content is None:
             return [Generation.unsent() for _ in range(n)]
-        answer = orjson.loads(content)
+        try:
+            answer = orjson.loads(content)
+        except orjson.JSONDecodeError as error:
+            raise InferenceError(f"{self.url}: /generate answered with no JSON: {shown(content)}") from error
         answers = answer if isinstance(answer, list) else [answer]
         if len(answers) != n:
             raise InferenceError(f"{self.url}: asked for {n} samples, got {len(answers)}")

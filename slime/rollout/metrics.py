@@ -92,9 +92,12 @@ def eval_metrics(config: Config, data: dict[str, dict[str, list[Any]]]) -> dict[
     """Of the `data` of a RolloutFnEvalOutput."""
     metrics: dict[str, float] = {}
     for name, results in data.items():
-        metrics[f"eval/{name}"] = float(np.mean(results["rewards"]))
+        rewards, samples = results["rewards"], results.get("samples")
+        if samples:
+            rewards = [reward for _, reward, _ in _wholes(samples, rewards)]
+        metrics[f"eval/{name}"] = float(np.mean(rewards))
         metrics[f"eval/{name}-truncated_ratio"] = _share(results["truncated"])
-        if samples := results.get("samples"):
+        if samples:
             metrics |= _of_responses(f"eval/{name}", samples)
             metrics |= _pass_at(config, f"eval/{name}-", samples, results["rewards"])
             metrics |= _reward_failures(f"eval/{name}-", samples)

@@ -30,6 +30,11 @@ def record(sample: Sample, outcome: Outcome, *, drop: bool) -> None:
         sample.remove_sample = True
 
 
+def is_graded(sample: Sample) -> bool:
+    """Whether its reward counts in its group: it was had, or counts as 0 (--rm-failure-policy)."""
+    return not (sample.remove_sample and FAILURE in sample.metadata)
+
+
 def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray]:
     """(raw rewards, rewards to train on), each [N].
 
@@ -52,7 +57,7 @@ def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.
     key = config.reward_key
     raw_N = np.array([score(sample.name, sample.reward, key) for sample in samples])
     ids_2N = np.array([[sample.group_index for sample in samples], whole_ids(samples)])
-    graded_N = np.array([not (sample.remove_sample and FAILURE in sample.metadata) for sample in samples])
+    graded_N = np.array(list(map(is_graded, samples)))
     rewards_N = np.zeros_like(raw_N)
     if graded_N.any():
         rewards_N[graded_N] = _compared(config, raw_N[graded_N], *ids_2N[:, graded_N])

@@ -58,10 +58,34 @@ def test_each_group_sums_to_zero_and_keeps_the_order_of_its_rewards(samples, div
 
 
 def test_parts_of_one_sample_are_compared_by_their_own_rewards():
-    """The first has parts of 3 and 1, so counts as 2 beside 0: mean 1, sample deviation sqrt 2; without it, 0."""
+    """The first has parts of 3 and 1, so counts as 2 beside 0: mean 1, and (4 + 0)/2 + 1 as the sum of two squares."""
     rewards, groups, wholes = [3, 1, 0], [5, 5, 5], [0, 0, 1]
-    np.testing.assert_allclose(group_normalised(rewards, groups, wholes), np.array([2, 0, -1]) / 2**0.5, rtol=1e-5)
+    np.testing.assert_allclose(group_normalised(rewards, groups, wholes), np.array([2, 0, -1]) / 3**0.5, rtol=1e-5)
     np.testing.assert_allclose(leave_one_out(rewards, groups, wholes), [3, 1, -2], rtol=1e-6)
+
+
+def test_parts_of_samples_that_are_equal_as_wholes():
+    """Two samples of parts that got 1 and 0: squares of 1/4 each, mean over two wholes 1/4, of the sample 1/2."""
+    groups, wholes = [0] * 4, [0, 0, 1, 1]
+    np.testing.assert_allclose(
+        group_normalised([1, 0, 0, 1], groups, wholes), np.array([1, -1, -1, 1]) / 2**0.5, rtol=1e-5
+    )
+    np.testing.assert_allclose(leave_one_out([1, 0, 0, 1], groups, wholes), [0.5, -0.5, -0.5, 0.5])
+
+
+def test_a_single_sample_that_fanned_out():
+    """Its parts have only each other: mean 2/3, mean square 2/9. There is no other sample to leave it out for."""
+    np.testing.assert_allclose(group_normalised([1, 0, 1], [0] * 3, [0] * 3), np.array([1, -2, 1]) / 2**0.5, rtol=1e-5)
+    assert (leave_one_out([1, 0, 1], [0] * 3, [0] * 3) == 0).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=20))
+def test_parts_never_get_more_than_their_number_allows(parts):
+    """By the definition of a variance: of W wholes of at most p parts, A^2 <= W p."""
+    rewards, wholes = map(np.array, zip(*parts, strict=True))
+    advantages = group_normalised(rewards, np.zeros(len(parts), int), wholes)
+    most = len(set(wholes)) * max(np.bincount(wholes))
+    assert (advantages**2 <= most + 1e-3).all()
 
 
 def test_leave_one_out_by_hand():

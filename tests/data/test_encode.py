@@ -283,6 +283,14 @@ def test_a_conversation_without_the_assistant_names_the_line(load, messages):
         )
 
 
+@pytest.mark.parametrize("templated", [False, True])
+def test_half_a_surrogate_pair_is_told_with_its_place(load, templated):
+    tokenizer, _ = load(templates.CHATML)
+    encoder = PromptEncoder(tokenizer, ChatTemplate(tokenizer) if templated else None)
+    with pytest.raises(DataError, match=r"^prompts.jsonl:2: '\\ud800', half of a surrogate pair"):
+        encoder.encode([Prompt("12", "prompts.jsonl:1"), Prompt("1\ud800", "prompts.jsonl:2")])
+
+
 def test_prompts_without_a_template(load):
     tokenizer, _ = load(templates.CHATML)
     text, messages = PromptEncoder(tokenizer).encode([Prompt("12 + 34", "a"), Prompt([USER], "b")])

@@ -185,6 +185,18 @@ def test_a_resumed_source_goes_on_as_if_it_had_not_stopped(tmp_path_factory, cou
         assert resumed.get_samples(n) == source.get_samples(n)
 
 
+def test_resumed_with_fewer_samples_a_prompt_no_number_is_given_twice(tmp_path):
+    source = make(9, n_samples_per_prompt=4, directory=tmp_path)
+    before = source.get_samples(3)
+    source.save(7)
+    resumed = make(9, n_samples_per_prompt=2, directory=tmp_path)
+    resumed.load(7)
+    after = resumed.get_samples(2)
+    assert [sample.index for group in before for sample in group] == list(range(12))
+    assert [[sample.index for sample in group] for group in after] == [[12, 13], [14, 15]]
+    assert [group[0].group_index for group in after] == [3, 4]
+
+
 def test_states_that_do_not_fit(tmp_path):
     make(5, directory=tmp_path).save(1)
     for other, what in (

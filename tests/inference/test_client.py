@@ -85,6 +85,11 @@ def test_without_a_prefix_cache_the_prompt_is_sent_n_times(run: Run) -> None:
     ]
 
 
+def test_an_answer_that_is_none_is_shown(run: Run) -> None:
+    with pytest.raises(InferenceError, match=r"^http://127.0.0.1:\d+: /generate answered with no JSON: <html>moved"):
+        ask(run, StandIn(lambda _: web.Response(text="<html>moved</html>")))
+
+
 def test_routed_experts_that_the_engine_does_not_return_are_missed(run: Run) -> None:
     """Not of a request that was ended: it may not have been begun."""
     with pytest.raises(

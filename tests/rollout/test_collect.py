@@ -19,12 +19,14 @@ from slime.data.sample import Sample, Status
 from slime.data.source import Group
 from slime.inference.router import Router
 from slime.inference.server import EngineServer
+from slime.rewards import Outcome
 from slime.rollout import orders
 from slime.rollout.collect import Collected, Collector
 from slime.rollout.filters import check_reward_nonzero_std
 from slime.rollout.generator import Generator, Job
 from slime.rollout.producer import open_source
 from slime.rollout.sampling import Sampling
+from slime.rollout.scores import record
 from slime.rollout.types import RolloutError, flatten
 from tests.rollout import hooks
 from tests.rollout.samples import finished
@@ -130,6 +132,17 @@ class TestFilter:
         collected = life.collect()
         assert [[len(parts) for parts in group] for group in collected.batch] == [[2, 2]] * 4
         assert collected.dropped == {}
+
+    def test_of_dapo_without_rewards_that_were_not_had(self) -> None:
+        """Of four, two failed; those that are dropped are not taken for zeros beside the ones."""
+        args = SimpleNamespace(reward_key=None)
+        for drop, expected in ((True, (False, "zero_std_1.0")), (False, (True, None))):
+            group = [finished(i, [3], reward=1.0) for i in range(4)]
+            for sample in group[2:]:
+                record(sample, Outcome(0.0, 1, "the service is gone"), drop=drop)
+            output = check_reward_nonzero_std(args, group)
+            assert (output.keep, output.reason) == expected
+            assert check_reward_nonzero_std(args, group[2:]).reason == ("no_reward" if drop else "zero_std_0.0")
 
     def test_of_dapo_by_reward_key(self) -> None:
         group = [finished(i, [3], reward={"right": 1.0, "brief": float(i)}) for i in range(2)]

@@ -201,6 +201,9 @@ def test_a_sample_that_fanned_out_counts_once() -> None:
     assert metrics["rollout/correct_response_len/mean"] == 6, "its parts together"
     metrics = rollout_metrics(samples, rewards, seconds=1, num_gpus=1)
     assert metrics["rollout/raw_reward"] == 0.5
+    results = {"rewards": rewards, "truncated": [False] * 4, "samples": samples}
+    metrics = eval_metrics(on, {"col": results})
+    assert metrics["eval/col"] == metrics["eval/col-pass@1"] == 0.5
     assert not [name for name in rollout_metrics(samples[:3], [1, 1, 1], seconds=1, num_gpus=1) if "zero_std" in name]
 
 
