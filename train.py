@@ -47,8 +47,9 @@ def train(config: Config, job: Job, evaluation: Evaluation, recorder: Recorder) 
                         job.save(rollout_id)
 
                 if config.updates_weights_after(rollout_id):
-                    if ahead:
-                        job.wait_rollout(ahead)  # weights don't change under a generation that is one step ahead,
+                    if ahead:  # weights don't change under a generation that is one step ahead,
+                        with step.clock("train_wait"):
+                            job.wait_rollout(ahead)
                     evaluation.end()  # nor under an evaluation
                     step.add(job.turns.to_inference())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 LARGEST = 10.0
-FURTHEST = -20.0  # k3 is far beyond LARGEST there, and exp is far from infinity, whose gradient would be NaN
+FURTHEST = 20.0  # log-ratio; its exp is far beyond LARGEST, and far from infinity, whose gradient would be NaN
 
 
 def kl_estimate(log_probs_R: Tensor, base_log_probs_R: Tensor, kind: str, log_ratio_R: Tensor | None = None) -> Tensor:
@@ -33,10 +33,10 @@ def kl_estimate(log_probs_R: Tensor, base_log_probs_R: Tensor, kind: str, log_ra
         case "k2":
             kl_R = difference_R.square() / 2
         case "k3":
-            kl_R = (-difference_R).exp() - 1 + difference_R
+            kl_R = (-difference_R).clamp(max=FURTHEST).exp() - 1 + difference_R
         case "low_var_kl":
-            near_R = difference_R.clamp(min=FURTHEST)
+            near_R = difference_R.clamp(min=-FURTHEST)
             kl_R = ((-near_R).exp() - 1 + near_R).clamp(max=LARGEST)
         case _:
             raise ValueError(f"unknown KL estimator {kind!r}: k1, k2, k3 or low_var_kl")
-    return kl_R if log_ratio_R is None else log_ratio_R.exp() * kl_R
+    return kl_R if log_ratio_R is None else log_ratio_R.clamp(max=FURTHEST).exp() * kl_R

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from slime.algorithms.kl import FURTHEST
+
 
 def clipped_policy_loss(
     log_ratio_R: Tensor, advantages_R: Tensor, *, eps_low: float, eps_high: float, dual_clip: float | None = None
@@ -19,10 +21,12 @@ def clipped_policy_loss(
         eps_high: differs from eps_low in clip-higher (DAPO, arXiv:2503.14476, equation 10).
         dual_clip: bound of the loss where A < 0, in multiples of -A (arXiv:1912.09729, equation 5); greater than 1.
 
+    A ratio beyond e^20 is taken for that, without a gradient, which would not be finite.
+
     Returns:
         Loss and whether the clip took hold (as 0 or 1), both float32 [R].
     """
-    ratio_R = log_ratio_R.exp()
+    ratio_R = log_ratio_R.clamp(max=FURTHEST).exp()
     free_R = -ratio_R * advantages_R
     clipped_R = -ratio_R.clamp(1.0 - eps_low, 1.0 + eps_high) * advantages_R
     loss_R = torch.maximum(free_R, clipped_R)

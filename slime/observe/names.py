@@ -260,6 +260,14 @@ What a run measures, one JSON object a line in `runs/<name>/metrics.jsonl`, and 
 (`--use-tensorboard`) and Weights & Biases (`--use-wandb`). In a name, `{set}` stands for whatever a run fills in, and
 `{mean|median|max|min}` for one of these. A row also holds `time`, seconds since 1970.
 
+Means over tokens (`train/entropy_loss`, `rollout/advantages`, ...) are means over samples of their means, as the loss
+is; those of `train/*` are over all unmasked tokens with `--calculate-per-token-loss`. A sample without a token to train
+on (`remove_sample`, an empty mask) counts as 0 in the former.
+
+A step may have several rows: one when its rollout is trained on, before the checkpoint that counts it as done, another
+at its end, and rows of a run that was killed after its last checkpoint. They belong together by `rollout/step` or
+`train/step`; of a name that is in several the last counts.
+
 Names under other prefixes are yours: a hook may return any of them, and they are logged as they are. A name under one
 of the prefixes below that is not in these tables is logged too, and said once.
 

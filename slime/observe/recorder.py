@@ -54,7 +54,7 @@ class StepRecord:
         self.train_rows: Sequence[Row] = ()
         self._timeline = timeline
         self._log = log
-        self._written: set[str] = set()
+        self._written: dict[str, float] = {}
         self._due: Sequence[Row] = ()
 
     def add(self, metrics: Mapping[str, float], train_rows: Sequence[Row] = ()) -> None:
@@ -74,21 +74,23 @@ class StepRecord:
     def write(self) -> None:
         """Writes what was added since the last time; so a run that is killed, and resumed after this step, has it."""
         self._log(
-            {name: value for name, value in self.metrics.items() if name not in self._written},
+            {name: value for name, value in self.metrics.items() if self._written.get(name) != value},
             self._due,
             self.rollout_id,
         )
-        self._written |= self.metrics.keys()
+        self._written |= self.metrics
         self._due = ()
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Times the block as perf/<name>_time, in seconds, and shows it while it goes on."""
+        """Times the block as perf/<name>_time, in seconds, with those of the same name before, and shows it while it
+        goes on."""
         start = time.perf_counter()
         shown = self._console.phase(f"{CLOCKS.get(name, name)} {self.rollout_id}", brief=True)
         with shown, self._timeline.span(name, rollout_id=self.rollout_id):
             yield
-        self.metrics[f"perf/{name}_time"] = time.perf_counter() - start
+        name = f"perf/{name}_time"
+        self.metrics[name] = self.metrics.get(name, 0.0) + time.perf_counter() - start
 
 
 class Recorder:
@@ -132,7 +134,8 @@ class Recorder:
             self.console.warn(
                 f"rollout {rollout_id}: trainer and engine give a sampled token log-probs that differ by"
                 f" {difference:.2g} on average: they do not run the same weights. --check-weight-update-equal tells"
-                " whether the update is at fault; with --max-weight-staleness it may be the samples' age."
+                " whether the update is at fault; with --max-weight-staleness it may be the samples' age, in a replay"
+                " that its weights have gone another way."
             )
 
     def _miss_rewards(self, rollout_id: int, failures: int) -> None:

@@ -41,6 +41,13 @@ def test_where_low_var_kl_is_cut_it_has_no_gradient(difference):
     assert log_probs.grad.item() == 0
 
 
+def test_k3_of_policies_that_are_worlds_apart_is_finite():
+    log_probs = torch.tensor([-95.0, -1.0], requires_grad=True)
+    kl_R = kl_estimate(log_probs, torch.tensor([0.0, -1.0]), "k3", torch.tensor([120.0, 0.0]))
+    kl_R.sum().backward()
+    assert torch.isfinite(kl_R).all() and torch.isfinite(log_probs.grad).all()
+
+
 def test_weighted_by_the_ratio_to_the_sampling_policy():
     assert kl_estimate(HALF, QUARTER, "k1", torch.tensor([math.log(3.0)])).item() == pytest.approx(
         3 * math.log(2), rel=1e-6

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from slime.algorithms.policy_loss import cispo_loss, clipped_policy_loss
@@ -49,6 +50,17 @@ def test_no_gradient_where_the_clip_holds():
     log_ratio = torch.tensor([math.log(1.5), math.log(1.1)], requires_grad=True)
     clipped_policy_loss(log_ratio, torch.ones(2), eps_low=0.2, eps_high=0.2)[0].sum().backward()
     torch.testing.assert_close(log_ratio.grad, torch.tensor([0.0, -1.1]))
+
+
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+@pytest.mark.parametrize("clip", [{}, {"dual_clip": 3.0}])
+def test_a_ratio_beyond_all_numbers_has_no_gradient(advantage, clip):
+    """exp(196) is more than float32 holds, and 0 times it would be NaN. The other token learns as it would alone."""
+    log_ratio = torch.tensor([196.0, 0.1], requires_grad=True)
+    loss_R, _ = clipped_policy_loss(log_ratio, torch.full([2], advantage), eps_low=0.2, eps_high=0.2, **clip)
+    loss_R.sum().backward()
+    assert torch.isfinite(loss_R).all()
+    torch.testing.assert_close(log_ratio.grad, torch.tensor([0.0, -advantage * math.exp(0.1)]))
 
 
 def cispo_of(ratio, advantage, **clip):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 
 import pytest
 
@@ -45,6 +46,16 @@ def test_share_of_waiting_is_of_waiting_and_training(run, recorder):
     with recorder.step(0) as step:
         step.add({"perf/train_wait_time": 3.0, "perf/train_time": 1.0})
     assert read_metrics(run.path)[0]["perf/wait_time_ratio"] == 0.75
+
+
+def test_a_time_that_is_taken_twice_adds_up_also_after_it_was_written(run, recorder):
+    with recorder.step(0) as step:
+        for _ in range(2):
+            with step.clock("train_wait"):
+                time.sleep(0.05)
+            step.write()
+    first, second, _ = (row.get("perf/train_wait_time") for row in read_metrics(run.path))
+    assert 0.05 <= first and first + 0.05 <= second
 
 
 def test_times_of_other_processes_stand_in_their_order_before_now(run, recorder):
