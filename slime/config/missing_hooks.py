@@ -11,6 +11,7 @@ import ast
 import difflib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
@@ -20,6 +21,7 @@ from slime.config.catalogue import OWN
 from slime.config.config import Config
 from slime.config.errors import Problem
 
+ARRANGED = re.compile(r"__path__|sys\.modules\s*(\[[^]]*\]\s*=[^=]|\.(setdefault|update)\b)")
 HOOKS = [name for name, option in OWN.items() if option.unit == "MODULE.ATTR"]
 
 
@@ -48,6 +50,10 @@ def _look_for(path: str, search: list[str]) -> None:
     """Raises _NotThere when `path` (module.attribute) surely names nothing."""
     module, _, attribute = path.rpartition(".")
     spec = _find(module, search)
+    if spec is not None and spec.origin is None and spec.submodule_search_locations:
+        where = ", ".join(spec.submodule_search_locations)
+        what = f"{module!r} is a directory without an __init__.py, {where}, which can only hold modules"
+        raise _NotThere(what, "a path is module.function")
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return
     source = _parsed(Path(spec.origin))
@@ -78,13 +84,23 @@ def _find(module: str, search: list[str]) -> ModuleSpec | None:
         if package.submodule_search_locations is None:
             what = f"{package.name!r} is a file, {package.origin}"
             raise _NotThere(f"there is no module {name!r}: {what}", "a path is module.function, without classes")
-        spec = PathFinder.find_spec(name, package.submodule_search_locations)
+        spec = _find_in(package, name)
         if spec is None and _arranges_its_modules(package):
             return None
         if spec is None:
             where = ", ".join(package.submodule_search_locations)
             raise _NotThere(f"there is no module {name!r}: {where} does not hold it", "correct the path")
     return spec
+
+
+def _find_in(package: ModuleSpec, name: str) -> ModuleSpec | None:
+    try:
+        return PathFinder.find_spec(name, package.submodule_search_locations)
+    except KeyError:  # a directory without an __init__.py, of which Python would ask the package around it
+        spec = ModuleSpec(name, None, is_package=True)
+        places = [Path(place, name.rpartition(".")[2]) for place in package.submodule_search_locations]
+        spec.submodule_search_locations = [str(place) for place in places if place.is_dir()]
+        return spec
 
 
 def _by_other_finders(name: str) -> ModuleSpec | None:
@@ -100,7 +116,7 @@ def _arranges_its_modules(package: ModuleSpec) -> bool:
     if not package.origin or not package.origin.endswith(".py"):
         return False
     source = Path(package.origin).read_text(encoding="utf-8", errors="replace")
-    return "__path__" in source or "sys.modules" in source
+    return ARRANGED.search(source) is not None
 
 
 def _parsed(file: Path) -> ast.Module:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from slime import config
 from slime.config import load, missing_hooks
 
 
@@ -17,6 +19,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "inner").mkdir(parents=True)
     (directory / "__init__.py").write_text("raise SystemExit('imported')\n")
     (directory / "inner" / "__init__.py").touch()
+    (directory / "data").mkdir()
+    (directory / "data" / "of.py").write_text("def reward(): ...\n")
     (directory / "grade.py").write_text(
         "raise SystemExit('imported')\n"
         "import torch, json\n"
@@ -60,6 +64,10 @@ def test_a_name_that_a_module_defines_in_any_way_is_found(package, name):
     assert said(f"my_rewards.grade.{name}") == []
 
 
+def test_a_module_in_a_directory_without_an_init_is_found(package):
+    assert said("my_rewards.data.of.reward") == []
+
+
 @pytest.mark.parametrize("path", ["my_rewards.copes.reward", "my_rewards.tries.reward"])
 def test_an_import_that_may_succeed_or_be_missed_is_left_to_the_run(package, path):
     assert said(path) == []
@@ -81,6 +89,8 @@ def test_what_only_running_a_module_could_tell_is_left_to_the_run(package, path)
         ("my_rewards.grade.rewrad", "grade.py has no 'rewrad'\n      -> did you mean reward?"),
         ("my_rewards.grade.torch", "'torch' is a module that "),
         ("my_rewards.needs.reward", "needs.py:2 imports 'nowhere', which is not there"),
+        ("my_rewards.data.reward", "'my_rewards.data' is a directory without an __init__.py, "),
+        ("my_rewards.data.on.reward", "there is no module 'my_rewards.data.on': "),
         ("my_rewards.broken.reward", "broken.py:2: invalid syntax"),
     ],
 )
@@ -92,6 +102,14 @@ def test_what_is_not_there_is_said(package, path, message):
 def test_a_package_that_says_itself_where_its_modules_are_is_left_to_the_run(package):
     (package / "__init__.py").write_text("__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n")
     assert said("my_rewards.elsewhere.reward") == []
+    (package / "__init__.py").write_text("import sys\nsys.modules[\n    'my_rewards.elsewhere'] = sys\n")
+    assert said("my_rewards.elsewhere.reward") == []
+
+
+def test_a_package_that_only_asks_which_modules_there_are_arranges_nothing(package):
+    (package / "__init__.py").write_text("import sys\nassert sys.modules['os'] == sys.modules.get('os')\n")
+    (text,) = said("my_rewards.elsewhere.reward")
+    assert "there is no module 'my_rewards.elsewhere'" in text
 
 
 def test_the_path_that_training_processes_are_given_counts(package, tmp_path, monkeypatch):
@@ -107,7 +125,8 @@ def test_the_path_that_training_processes_are_given_counts(package, tmp_path, mo
 
 
 def test_every_option_for_a_function_is_looked_at(package):
-    assert len(missing_hooks.HOOKS) >= 12
+    texts = [path.read_text() for path in (Path(config.__file__).parent / "sections").glob("*.py")]
+    assert sorted(missing_hooks.HOOKS) == sorted(re.findall(r"(\w+): Hook\b", "".join(texts)))
     for name in missing_hooks.HOOKS:
         (text,) = said("foo.bar", *USED_WITH.get(name, ()), "--" + name.replace("_", "-"))
         assert "there is no module 'foo'" in text
