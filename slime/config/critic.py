@@ -25,3 +25,10 @@ def critic_config(config: Config) -> Config:
         start = {"load": None, "hf_checkpoint": config.critic_load}
     config = config.replace(**OF_THE_POLICY, **start, lr=config.critic_lr, save=config.critic_save)
     return config.of_role("critic")
+
+
+def learners(config: Config) -> list[Config]:
+    """Of each model that is trained: of the policy and, where there is one, of its critic."""
+    if config.debug_rollout_only:
+        return []
+    return [config.of_role("actor"), *([critic_config(config)] if config.has_critic else [])]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slime.config import architecture, checkpoint_dir, group_rules, places, weights
+from slime.config import architecture, checkpoint_dir, group_rules, places, recordings, weights
 from slime.config.architecture import Architecture
 from slime.config.config import Config
 from slime.config.critic import critic_config
@@ -59,6 +59,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
         found.problems += _stated_differently(config, found.model)
         found.problems += _indivisible(config, found.model, unsound)
         found.problems += _tied_in_vain(config, found.model)
+        found.problems += _not_by_sequence(config, found.model, unsound)
         if config.use_routing_replay or config.use_rollout_routing_replay:
             found.problems += _replayed_in_vain(config, found.model)
         if config.enable_mtp_training and not found.model.get("mtp_num_layers"):
@@ -71,6 +72,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
             found.problems += _prompt_file(_flag(option), path)
     found.problems += group_rules.look(config, unsound)
     found.problems += places.look(config, unsound)
+    found.problems += recordings.look(config, unsound)
     question = config.rm_judge_prompt
     if question is not None and "rm_judge_prompt" not in unsound and not Path(question).is_file():
         found.problems.append(Problem("--rm-judge-prompt", f"there is no file {question}", "name a text file"))
@@ -200,6 +202,21 @@ def _tied_in_vain(c: Config, model: Architecture) -> Iterator[Problem]:
         what = f"{c.hf_checkpoint}/config.json ties the output layer to the embedding, which SGLang ignores for"
         fix = "save the model with an lm_head.weight of its own and tie_word_embeddings false"
         yield Problem("--hf-checkpoint", f"{what} {model.model_type}", fix)
+
+
+def _not_by_sequence(c: Config, model: Architecture, unsound: set[str]) -> Iterator[Problem]:
+    """Tensor parallelism that Megatron refuses in the first step, or trains latent attention wrongly by."""
+    size = c.tensor_model_parallel_size
+    is_divided = size > 1 and not (c.sequence_parallel or c.debug_rollout_only)
+    if not is_divided or unsound & {"tensor_model_parallel_size", "sequence_parallel", "expert_model_parallel_size"}:
+        return
+    kinds = {
+        "a mixture of experts": "num_experts" in model and c.expert_model_parallel_size == 1,  # else a rule says it
+        "latent attention": "kv_lora_rank" in model,
+    }
+    for kind in [kind for kind, is_there in kinds.items() if is_there][:1]:
+        what = f"{size} needs sequence parallelism to train {kind}"
+        yield Problem("--tensor-model-parallel-size", what, "add --sequence-parallel")
 
 
 def _prompt_file(option: str, path: str) -> Iterator[Problem]:

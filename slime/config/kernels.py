@@ -9,7 +9,7 @@ import importlib.util
 from collections.abc import Iterator
 
 from slime.config.config import Config
-from slime.config.critic import critic_config
+from slime.config.critic import learners
 from slime.config.errors import Problem
 
 TRANSFORMER_ENGINE = "transformer_engine"
@@ -28,6 +28,13 @@ def lacking(config: Config, *, on_gpu: bool) -> Iterator[Problem]:
     if config.megatron.get("fp8") and made_of != TRANSFORMER_ENGINE:
         fix = "leave it out, or give --transformer-impl transformer_engine where that package is installed"
         yield Problem("--fp8-format", "only the layers of Transformer Engine compute in fp8", fix)
+    attention = config.megatron.get("attention_backend", "auto")
+    if made_of != TRANSFORMER_ENGINE and attention not in ("auto", "local"):
+        what = f"{attention} is attention of Transformer Engine's, and the local layers have their own"
+        yield Problem("--attention-backend", what, "leave it out")
+    if made_of == TRANSFORMER_ENGINE and attention == "local":
+        fix = "leave it out, or give --transformer-impl local"
+        yield Problem("--attention-backend", "local leaves the layers of Transformer Engine without attention", fix)
     if config.megatron.get("use_precision_aware_optimizer") and engine:
         yield Problem("--use-precision-aware-optimizer", f"its Adam is Transformer Engine's: {engine}", "leave it out")
     by_kernels = config.megatron.get("moe_token_dispatcher_type") == "flex"
@@ -42,9 +49,7 @@ def lacking(config: Config, *, on_gpu: bool) -> Iterator[Problem]:
 
 def lacking_to_run(config: Config, *, on_gpu: bool) -> Iterator[Problem]:
     """The same of all that trains: options may hold for the policy or its critic alone."""
-    if not config.debug_rollout_only:
-        learners = [config.of_role("actor"), *([critic_config(config)] if config.has_critic else [])]
-        yield from dict.fromkeys(problem for learner in learners for problem in lacking(learner, on_gpu=on_gpu))
+    yield from dict.fromkeys(problem for learner in learners(config) for problem in lacking(learner, on_gpu=on_gpu))
 
 
 def _lack(module: str, on_gpu: bool) -> str | None:

@@ -21,6 +21,7 @@ from slime.config.critic_rules import CRITIC
 from slime.config.derive import derive
 from slime.config.errors import ConfigError, Problem
 from slime.config.known_names import NOT_BUILT_VALUES
+from slime.config.megatron_rules import MEGATRON
 from slime.config.option import REQUIRED, Option
 from slime.config.overlap_rules import OVERLAP
 from slime.config.rollout_rules import ROLLOUT
@@ -69,7 +70,7 @@ def resolve(line: CommandLine) -> Resolution:
     config = _assemble(values, unsound, further)
     if config.num_rollout is not None and config.num_epoch is not None:
         notes.append(f"--num-rollout {config.num_rollout} decides; --num-epoch {config.num_epoch} is not used.")
-    for rules in (COHERENCE, OVERLAP, ALGORITHM, CRITIC, ROLLOUT):
+    for rules in (COHERENCE, OVERLAP, ALGORITHM, CRITIC, ROLLOUT, MEGATRON):
         problems += rules.broken(config, unsound)
     return Resolution(config, unsound, problems, notes)
 

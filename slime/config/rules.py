@@ -69,14 +69,6 @@ def _scoring_has_rows_of_its_own(c: Config) -> Iterator[Problem]:
         yield Problem(f"{option}, --use-routing-replay", what, "leave one of them out")
 
 
-@reads("enable_mtp_training")
-def _further_layers_can_be_recomputed(c: Config) -> Iterator[Problem]:
-    layers = c.megatron.get("recompute_method"), c.megatron.get("recompute_num_layers")
-    if c.enable_mtp_training and c.megatron.get("recompute_granularity") == "full" and layers != ("uniform", 1):
-        fix = "give --recompute-method uniform --recompute-num-layers 1"
-        yield Problem("--enable-mtp-training", "Megatron recomputes such a layer as one of uniform blocks of one", fix)
-
-
 @reads("save_interval", "save", "save_hf")
 def _saving_has_a_place(c: Config) -> Iterator[Problem]:
     if c.save_interval is not None and c.save is None and c.save_hf is None:
@@ -190,13 +182,6 @@ def _engines_have_memory(c: Config) -> Iterator[Problem]:
     if share is not None and not 0 < share < 1:
         what = f"{share:g} is not a share of the memory, above 0 and below 1"
         yield Problem("--sglang-mem-fraction-static", what, "e.g. --sglang-mem-fraction-static 0.7")
-
-
-@reads("bf16")
-def _offloaded_optimizer_has_master_weights(c: Config) -> Iterator[Problem]:
-    if c.megatron.get("optimizer_cpu_offload") and not c.bf16:
-        what = "is for --bf16: Megatron has no such optimizer in float32"
-        yield Problem("--optimizer-cpu-offload", what, "leave one out")
 
 
 @reads("device", "megatron_config_path", "debug_rollout_only", "advantage_estimator")

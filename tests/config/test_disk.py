@@ -254,7 +254,7 @@ def test_the_figures_of_published_models_add_up(published_model, billions):
     [
         ("--pipeline-model-parallel-size 5 --actor-num-gpus-per-node 5", "5 does not divide the model's 48 layers"),
         (
-            "--tensor-model-parallel-size 3 --actor-num-gpus-per-node 3",
+            "--tensor-model-parallel-size 3 --actor-num-gpus-per-node 3 --sequence-parallel",
             "3 does not divide the model's 32 attention heads",
         ),
         ("--expert-model-parallel-size 3 --actor-num-gpus-per-node 3", "3 does not divide the model's 128 experts"),
@@ -288,6 +288,32 @@ def test_uneven_pipeline_stages_are_megatrons_business(moe):
 def test_expert_parallelism_of_a_dense_model_is_said(tiny):
     (problem,), _ = found(tiny, "--expert-model-parallel-size", "2")
     assert "is 2, but the model has no experts" in problem
+
+
+@pytest.mark.parametrize(
+    "model", [published.GLM_4_5_AIR, published.MOONLIGHT_16B_A3B], ids=["GLM-4.5-Air", "Moonlight"]
+)
+def test_tensor_parallel_experts_need_sequence_parallelism(tmp_path, model):
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    two = ("--tensor-model-parallel-size", "2")
+    (problem,), _ = found(tmp_path, *two)
+    assert problem.startswith(
+        "--tensor-model-parallel-size: 2 needs sequence parallelism to train a mixture of experts\n"
+    )
+    assert "add --sequence-parallel" in problem
+    assert found(tmp_path, *two, "--sequence-parallel")[0] == []
+    assert found(tmp_path, *two, "--debug-rollout-only")[0] == []
+
+
+def test_tensor_parallel_latent_attention_of_a_dense_model_needs_it_too(tmp_path):
+    dense = published.MOONLIGHT_16B_A3B | {"n_routed_experts": None, "n_shared_experts": 0}
+    (tmp_path / "config.json").write_text(json.dumps(dense))
+    (problem,), _ = found(tmp_path, "--tensor-model-parallel-size", "2")
+    assert "2 needs sequence parallelism to train latent attention" in problem
+
+
+def test_tensor_parallel_dense_models_need_no_sequence_parallelism(tiny):
+    assert found(tiny, "--tensor-model-parallel-size", "2")[0] == []
 
 
 # -- prompts

@@ -91,6 +91,16 @@ def test_a_function_that_is_not_there_is_told_with_all_other_mistakes(complete, 
         assert code == 2 and "2 problems" in err and "--custom-rm-path: foo.bar: there is no module 'foo'" in err
 
 
+def test_what_only_megatron_or_a_later_rollout_would_refuse_is_told_with_all_other_mistakes(complete, capsys):
+    wrong = ["--recompute-granularity", "full", "--load-debug-rollout-data", "nowhere/{rollout_id}.jsonl"]
+    for check in ([], ["--check"]):
+        code, _, err = ended([*complete, *check, *wrong, "--custom-advantage-function-path", "foo.bar"], capsys)
+        assert code == 2 and "3 problems" in err
+        assert "--recompute-granularity: full recomputes whole layers" in err
+        assert "there is no file nowhere/0.jsonl, which rollout 0 trains on, nor those of 2 later ones" in err
+        assert "--custom-advantage-function-path: foo.bar: there is no module 'foo'" in err
+
+
 def test_what_is_missing_wrong_and_not_there_is_told_at_once(capsys):
     code, out, err = ended(["--hf-checkpoint", "nowhere", "--lr", "x", "--rolout-batch-size", "1"], capsys)
     assert (code, out) == (2, "")

@@ -111,7 +111,7 @@ def test_megatrons_options_are_the_fields_of_its_dataclasses():
         ("--sglang-enable-dp-attention", "sglang", {"enable_dp_attention": True}),
         ("--sglang-default-chat-template-kwargs {}", "sglang", {"default_chat_template_kwargs": {}}),
         ("--router-policy random --router-dp-aware", "router", {"policy": "random", "dp_aware": True}),
-        ("--recompute-granularity full", "megatron", {"recompute_granularity": "full"}),
+        ("--recompute-granularity selective", "megatron", {"recompute_granularity": "selective"}),
         ("--no-gradient-accumulation-fusion", "megatron", {"gradient_accumulation_fusion": False}),
         ("--disable-mamba-mem-eff-path", "megatron", {"use_mamba_mem_eff_path": False}),
         ("--fp8-format hybrid", "megatron", {"fp8": "hybrid"}),
@@ -158,7 +158,7 @@ def test_without_the_library_its_options_are_refused_with_the_reason(monkeypatch
     catalogue.passed_through.cache_clear()
     try:
         with pytest.raises(ConfigError) as caught:
-            load([*BASE, "--sglang-dtype", "half", "--recompute-granularity", "full"])
+            load([*BASE, "--sglang-dtype", "half", "--recompute-granularity", "selective"])
         sglang_text, megatron_text = map(str, caught.value.problems)
         assert "sglang is not installed" in sglang_text
         assert "megatron is not installed" in megatron_text

@@ -307,11 +307,11 @@ def test_a_new_name_for_a_saved_run_means_a_new_directory(tmp_path):
 
 
 def test_policy_and_critic_may_have_options_of_their_own(tmp_path):
-    text = "actor:\n  recompute_granularity: full\ncritic:\n  weight-decay: 0.5\n  lr: 1e-4\n"
+    text = "actor:\n  recompute_granularity: selective\ncritic:\n  weight-decay: 0.5\n  lr: 1e-4\n"
     file = write(tmp_path / "roles.yaml", text)
     config = loaded("--megatron-config-path", file, "--lr", "1e-5", "--weight-decay", "0.1")
     actor, critic = config.of_role("actor"), config.of_role("critic")
-    assert (actor.recompute_granularity, actor.lr, actor.weight_decay) == ("full", 1e-5, 0.1)
+    assert (actor.recompute_granularity, actor.lr, actor.weight_decay) == ("selective", 1e-5, 0.1)
     assert (critic.lr, critic.weight_decay, dict(critic.megatron)) == (1e-4, 0.5, {})
 
 

@@ -92,6 +92,7 @@ def test_what_records_memory_is_missed_before_the_start(monkeypatch):
 BY_KERNELS = {
     "--transformer-impl transformer_engine": "--transformer-impl: transformer_engine: transformer-engine computes",
     "--fp8-format hybrid": "--fp8-format: only the layers of Transformer Engine compute in fp8",
+    "--attention-backend flash": "--attention-backend: flash is attention of Transformer Engine's, and",
     "--use-precision-aware-optimizer": "--use-precision-aware-optimizer: its Adam is Transformer Engine's: transf",
     "--moe-token-dispatcher-type flex --moe-enable-deepep": "--moe-token-dispatcher-type: flex: deep-ep computes on",
     "--nccl-communicator-config-path nccl.yaml": "--nccl-communicator-config-path: the ranks talk by gloo",
@@ -110,6 +111,18 @@ def test_what_only_kernels_of_gpu_machines_can_do_is_missed_before_the_start(wor
     has(monkeypatch, gpus=1)
     without = [text for text in said(one) if "the package deep-ep is not installed" in text]
     assert said(one) == without and len(without) == ("flex" in words)
+
+
+def test_attention_belongs_to_the_layers(monkeypatch):
+    one = "--actor-num-gpus-per-node 1 --colocate --attention-backend"
+    assert said(f"{one} auto --device cpu") == said(f"{one} local --device cpu") == []
+    has(monkeypatch, gpus=1)
+    assert said(f"{one} fused") == []
+    (text,) = said(f"{one} fused --transformer-impl local")
+    assert text.startswith("--attention-backend: fused is attention of Transformer Engine's")
+    (text,) = said(f"{one} local")
+    assert text.startswith("--attention-backend: local leaves the layers of Transformer Engine without attention")
+    assert said(f"{one} local --transformer-impl local") == []
 
 
 def test_gpus_without_transformer_engine_need_the_other_layers(monkeypatch):

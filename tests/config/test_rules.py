@@ -23,6 +23,34 @@ BROKEN = [
         "--enable-mtp-training --recompute-granularity full --recompute-method block --recompute-num-layers 1",
         "--enable-mtp-training: Megatron recomputes such a layer as one of uniform blocks of one",
     ),
+    (
+        "--recompute-granularity full",
+        "--recompute-granularity: full recomputes whole layers, and needs --recompute-method and --recompute-num",
+    ),
+    ("--recompute-granularity full --recompute-method block", "whole layers, and needs --recompute-num-layers\n"),
+    ("--recompute-granularity full --recompute-num-layers 1", "whole layers, and needs --recompute-method\n"),
+    (
+        "--recompute-granularity full --enable-mtp-training",
+        "--recompute-granularity: full recomputes whole layers, and needs",
+    ),
+    (
+        "--recompute-granularity selective --recompute-num-layers 1",
+        "--recompute-num-layers: counts whole layers, and --recompute-granularity selective recomputes parts of each",
+    ),
+    (
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 0",
+        "--recompute-num-layers: 0 is no number of layers",
+    ),
+    (
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+        " --distribute-saved-activations --tensor-model-parallel-size 2 --sequence-parallel",
+        "--distribute-saved-activations, --sequence-parallel: exclude each other",
+    ),
+    ("--overlap-param-gather", "--overlap-param-gather: needs --overlap-grad-reduce: without it all parameters are"),
+    (
+        "--overlap-param-gather --overlap-grad-reduce --no-use-distributed-optimizer",
+        "--overlap-param-gather, --no-use-distributed-optimizer: only the distributed optimizer divides the parameters",
+    ),
     ("--profile-target train_actor --profile-step-start 3 --profile-step-end 3", "3 is not above --profile-step-start"),
     ("--profile-target train_actor --num-rollout 5", "--profile-step-start: 10 is after the last of the 5 rollouts"),
     ("--num-rollout 40 --start-rollout-id 50", "--start-rollout-id: 50 is after the last of the 40 rollouts"),
@@ -194,10 +222,27 @@ def test_a_broken_rule_is_one_problem(options, message):
         "--rollout-num-gpus 16 --rollout-num-gpus-per-engine 16",
         "--lr-warmup-iters 100 --num-rollout 9",
         "--tensor-model-parallel-size 2 --context-parallel-size 2 --pipeline-model-parallel-size 2",
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+        "--recompute-granularity selective",
+        "--overlap-param-gather --overlap-grad-reduce",
+        "--overlap-grad-reduce --no-use-distributed-optimizer",
     ],
 )
 def test_a_kept_rule_is_silent(options):
     load([*BASE, *options.split()])
+
+
+@pytest.mark.parametrize(("role", "of"), [("actor", "grpo"), ("critic", "ppo")])
+def test_what_one_role_alone_is_given_is_judged_with_what_it_shares(tmp_path, role, of):
+    file = tmp_path / "roles.yaml"
+    words = [*BASE, "--advantage-estimator", of, "--megatron-config-path", str(file)]
+    file.write_text(f"{role}: {{recompute_granularity: full, recompute_method: uniform}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(words)
+    (problem,) = caught.value.problems
+    assert "needs --recompute-num-layers" in str(problem)
+    load([*words, "--recompute-num-layers", "1"])
+    load([*words, "--debug-rollout-only"])
 
 
 def test_a_rule_is_not_judged_by_an_option_that_is_wrong_itself():
