@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from slime.config import engine_rules
 from slime.config.config import Config
 from slime.config.engine_groups import EngineGroup, ServedModel, planned_engines, served_models
 from slime.config.errors import ConfigError, Problem
@@ -26,7 +27,7 @@ def look(config: Config, unsound: set[str]) -> list[Problem]:
         models = served_models(config)
     except ConfigError as error:
         return error.problems
-    problems = [*_roles(config, models), *_reward_model(config, models)]
+    problems = [*_roles(config, models), *_reward_model(config, models), *engine_rules.look(config, models, unsound)]
     if config.sglang_config is not None:
         problems += [*_devices(config, models), *_weights(config, models)]
     return problems

@@ -48,10 +48,13 @@ def load_hook(option: str, path: str | None) -> Hook | None:
         return None
     module_name, _, attribute = path.rpartition(".")
     try:
-        return Hook(option, path, getattr(importlib.import_module(module_name), attribute))
+        function = getattr(importlib.import_module(module_name), attribute)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there; it is one of its own imports that fails
         raise HookError(f"{option} {path}: there is no module {error.name!r} on the Python path") from error
     except AttributeError as error:
         raise HookError(f"{option} {path}: {module_name} has no {attribute!r}") from error
+    if not callable(function):
+        raise HookError(f"{option} {path}: it is of type {type(function).__name__}, which nobody can call")
+    return Hook(option, path, function)

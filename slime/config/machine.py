@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from slime.config import group_rules, kernels, plan
+from slime.config import engine_rules, group_rules, kernels, plan
 from slime.config.config import Config
 from slime.config.engine_groups import served_models
 from slime.config.errors import Problem
@@ -98,6 +98,8 @@ def _kernels(config: Config, unsound: set[str]) -> Iterator[Problem]:
     is_said = config.device == "cpu" or (config.device == "cuda" and not gpus)
     if not (is_said or _joins_a_cluster() or {"device", "megatron_config_path"} & unsound):
         yield from kernels.lacking_to_run(config, on_gpu=gpus)
+        if not (gpus or group_rules.look(config, unsound)):
+            yield from engine_rules.only_on_gpus(config, served_models(config))
 
 
 def num_gpus() -> int:

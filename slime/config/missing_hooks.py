@@ -62,6 +62,10 @@ def _look_for(path: str, search: list[str]) -> None:
             fix = "install it in this environment, or import it only where it is used"
             raise _NotThere(f"{spec.origin}:{line} imports {package!r}, which is not there", fix)
     names = _names(source)
+    there = vars(sys.modules.get(module, object))  # where it happens to be imported here already
+    if names is None and attribute in there and not callable(there[attribute]):
+        kind = type(there[attribute]).__name__
+        raise _NotThere(f"it is of type {kind}, which nobody can call", "name a function")
     if names is not None and names.get(attribute) == "module":
         raise _NotThere(f"{attribute!r} is a module that {spec.origin} imports", "name a function that it defines")
     if names is not None and attribute not in names:

@@ -97,6 +97,12 @@ def _directory_name(value: str) -> str:
     return value
 
 
+def _top_k(value: int) -> int:
+    if value == 0:
+        raise ValueError("neither a number of tokens, nor -1 for all of them")
+    return value
+
+
 def as_list(value: Any) -> Any:
     """A single YAML value stands for a list of one."""
     return (value,) if isinstance(value, (str, int, float)) else value
@@ -114,6 +120,8 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False), Unit("X")]
 NonNegative = Annotated[float, Field(ge=0), Unit("X")]
 Positive = Annotated[float, Field(gt=0), Unit("X")]
 Path = Annotated[str, Field(min_length=1), Unit("PATH")]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1), Unit("N")]  # numpy takes no greater ones
+TopK = Annotated[int, Field(ge=-1), AfterValidator(_top_k), Unit("N")]
 DirectoryName = Annotated[str, Field(min_length=1), AfterValidator(_directory_name), Unit("NAME")]
 Hook = Annotated[str, AfterValidator(_hook), Unit("MODULE.ATTR")]
 Json = Annotated[dict[str, Any], BeforeValidator(as_json), AfterValidator(FrozenDict), Unit("JSON")]

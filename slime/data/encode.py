@@ -65,6 +65,11 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._template = template
 
+    @classmethod
+    def from_config(cls, config: Any, tokenizer: Tokenizer) -> PromptEncoder:
+        renders = config.apply_chat_template and not config.disable_rollout_global_dataset
+        return cls(tokenizer, ChatTemplate(tokenizer, config.apply_chat_template_kwargs) if renders else None)
+
     def encode(self, prompts: Sequence[Prompt]) -> list[Encoded]:
         contents = [self._render(prompt) for prompt in prompts]
         for prompt, content in zip(prompts, contents, strict=True):

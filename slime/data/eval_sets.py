@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from slime.config.section import TopK
 from slime.config.sections.rollout import RmType
 from slime.data.encode import PromptEncoder
 from slime.data.errors import DataError
@@ -34,7 +35,7 @@ class EvalSet:
     n_samples_per_eval_prompt: Count
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
-    top_k: Annotated[int, Field(ge=-1)]
+    top_k: TopK
     max_prompt_len: Count | None
     max_response_len: Count | None
     max_context_len: Count | None

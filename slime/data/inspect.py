@@ -8,11 +8,14 @@ from typing import Any, get_args
 
 from slime.config.disk import TOKENIZER_FILES
 from slime.config.sections.rollout import RmType
+from slime.data.encode import PromptEncoder
 from slime.data.errors import DataError
 from slime.data.eval_sets import eval_sets
 from slime.data.prompts import Keys, Prompt, PromptSet
 from slime.data.template import compile_templates
-from slime.data.tokenizer import load_backend, load_templates, read_json
+from slime.data.tokenizer import Tokenizer, load_backend, load_templates, read_json
+
+PIECE = 256  # prompts that are encoded at a time, until one is found that fits
 
 
 def unusable_data(config: Any) -> list[tuple[str, str]]:
@@ -21,10 +24,12 @@ def unusable_data(config: Any) -> list[tuple[str, str]]:
     problems = unusable_tokenizer(config) or unusable_template(config)
     graded_by_us = config.custom_rm_path is None and config.loss_type != "sft_loss"
     check = _check_rm_type if graded_by_us else _check_nothing
+    encoder = None if problems else _encoder(config)
     if config.prompt_data and config.data_source_path is None:
         keys = Keys(config.input_key, config.label_key, config.metadata_key, config.tool_key)
         try:
-            PromptSet(config.prompt_data, keys, skip_malformed=config.skip_malformed_prompts, check=check)
+            prompts = PromptSet(config.prompt_data, keys, skip_malformed=config.skip_malformed_prompts, check=check)
+            _some_fit(prompts, encoder, PromptEncoder.limit_option, config.rollout_max_prompt_len)
         except DataError as error:
             problems.append(("--prompt-data", str(error)))
     try:
@@ -33,10 +38,32 @@ def unusable_data(config: Any) -> list[tuple[str, str]]:
         return [*problems, ("--eval-prompt-data or --eval-config", str(error))]
     for one in sets:
         try:
-            PromptSet(one.path, Keys(one.input_key, one.label_key, one.metadata_key, one.tool_key), check=check)
+            keys = Keys(one.input_key, one.label_key, one.metadata_key, one.tool_key)
+            _some_fit(PromptSet(one.path, keys, check=check), encoder, "max_prompt_len", one.max_prompt_len)
         except DataError as error:
             problems.append((f"eval set {one.name}", str(error)))
     return problems
+
+
+def _encoder(config: Any) -> PromptEncoder | None:
+    """Of prompts for generation, where it takes no seconds to have one."""
+    if config.loss_type == "sft_loss" or not (Path(config.hf_checkpoint) / "tokenizer.json").exists():
+        return None
+    return PromptEncoder.from_config(config, Tokenizer.load(config.hf_checkpoint))
+
+
+def _some_fit(prompts: PromptSet, encoder: PromptEncoder | None, option: str, limit: int | None) -> None:
+    """Raises DataError when all prompts are longer than the limit. Looks no further than the first that is not."""
+    if encoder is None or limit is None:
+        return
+    lengths: list[int] = []
+    for first in range(0, len(prompts), PIECE):
+        piece = [prompts[i] for i in range(first, min(first + PIECE, len(prompts)))]
+        lengths += [len(encoded.tokens) for encoded in encoder.encode(piece)]
+        if min(lengths) <= limit:
+            return
+    what = f"all {len(lengths)} prompts are longer than {option} {limit}"
+    raise DataError(f"{what}; the shortest has {min(lengths)} tokens")
 
 
 def _check_rm_type(prompt: Prompt) -> None:

@@ -116,9 +116,7 @@ class PromptSource:
             template = ChatTemplate(tokenizer, config.apply_chat_template_kwargs)
             encoder, max_tokens = ConversationEncoder(tokenizer, template), config.rollout_max_context_len
         else:
-            renders = config.apply_chat_template and not config.disable_rollout_global_dataset
-            template = ChatTemplate(tokenizer, config.apply_chat_template_kwargs) if renders else None
-            encoder, max_tokens = PromptEncoder(tokenizer, template), config.rollout_max_prompt_len
+            encoder, max_tokens = PromptEncoder.from_config(config, tokenizer), config.rollout_max_prompt_len
         buffer_filter = load_hook(BUFFER_FILTER, config.buffer_filter_path)
         return cls(
             prompts,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from slime.config.engine_rules import SEEDS
 from slime.inference.control import EngineControl
 from slime.inference.errors import InferenceError
 from slime.inference.flags import flags
@@ -88,7 +89,7 @@ class EngineServer(ServerProcess):
         sleeps = device == "cuda" and bool(config.offload_rollout)
         role = engine.group.worker_type
         options = {
-            "random_seed": config.rollout_seed + engine.index,
+            "random_seed": (config.rollout_seed + engine.index) % SEEDS,
             "disaggregation_mode": role if role in ("prefill", "decode") else None,
             # What gives the memory of weights and KV cache back while the trainer has the device.
             "enable_memory_saver": sleeps,

@@ -107,7 +107,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filte
 )
 NUMBER = st.floats(1e-9, 1e3).map(repr)
 WRITTEN = {
-    "--run-name": TEXT,
+    "--run-name": TEXT.filter(lambda text: "/" not in text and text not in (".", "..")),
     "--input-key": TEXT,
     "--custom-rm-path": st.sampled_from(["a.b", "my_package.rewards.grade"]),
     "--rollout-stop": st.lists(TEXT, max_size=3),
@@ -115,7 +115,7 @@ WRITTEN = {
     "--rollout-stop-token-ids": st.lists(st.integers(0, 9).map(str), max_size=3),
     "--lr": NUMBER,
     "--rollout-temperature": NUMBER,
-    "--rollout-top-k": st.integers(-1, 100).map(str),
+    "--rollout-top-k": st.integers(-1, 100).filter(bool).map(str),
     "--entropy-coef": st.floats(-1, 1).map(repr),
     "--seed": st.integers(0, 2**31).map(str),
     "--n-samples-per-prompt": st.integers(1, 9).map(str),

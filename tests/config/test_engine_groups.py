@@ -52,6 +52,57 @@ def problems(config: Config) -> list[str]:
     return [f"{Path(problem.where).name}: {problem.what} -> {problem.fix}" for problem in look(config, set())]
 
 
+NUMBERS = {
+    "--sglang-max-running-requests 0": "--sglang-max-running-requests: 0 is out of range: must be >= 1",
+    "--sglang-page-size 0": "--sglang-page-size: 0 is out of range: must be >= 1",
+    "--sglang-context-length -1": "--sglang-context-length: -1 is out of range: must be >= 1",
+    "--sglang-random-seed 4294967296": "--sglang-random-seed: 4294967296 is out of range: must be 0 to 4294967295",
+    "--sglang-context-length 5 --rollout-max-response-len 16": "the engine refuses what is longer than 5 tokens, and"
+    " 17 may be asked of it (--rollout-max-response-len 16) -> raise it, or give --rollout-max-context-len 5",
+    "--sglang-context-length 40 --rollout-max-response-len 16 --rollout-max-prompt-len 30": "and 46 may be asked of it",
+    "--sglang-context-length 40 --rollout-max-context-len 41": "and 41 may be asked of it",
+    "--sglang-context-length 40 --rollout-max-response-len 9 --eval-max-response-len 50 --eval-interval 1"
+    " --eval-prompt-data a a": "and 51 may be asked of it (--eval-max-response-len 50)",
+    "--device cpu --sglang-decode-attention-backend triton": "triton computes on GPUs alone",
+}
+
+
+@pytest.mark.parametrize("words", NUMBERS)
+def test_what_engines_could_not_start_with_or_would_refuse_is_said(words):
+    options = ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--colocate"]
+    (text,) = problems(load([*options, *words.split()]))
+    assert NUMBERS[words] in text
+    assert problems(load([*options, *words.split(), "--loss-type", "sft_loss"])) == [], "there are no engines"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--rollout-max-response-len 16 --sglang-context-length 17",
+        "--rollout-max-response-len 16 --rollout-max-prompt-len 30 --rollout-max-context-len 40",
+        "--rollout-max-response-len 16 --rollout-max-prompt-len 24",
+        "--rollout-max-context-len 40 --sglang-attention-backend torch_native --device cpu",
+        "--rollout-max-response-len 160 --rollout-external-engine-addrs 127.0.0.1:30000",
+    ],
+)
+def test_what_engines_can_take_is_left_alone(words):
+    given = f"--hf-checkpoint model --rollout-batch-size 4 --rollout-num-gpus 1 --sglang-context-length 40 {words}"
+    assert problems(load(given.split())) == []
+
+
+def test_what_a_group_is_told_itself_counts_and_is_named(configured, other):
+    text = (
+        "sglang:\n  - {name: policy, server_groups: [{num_gpus: 14, overrides: {context_length: 9}}]}\n"
+        f"  - {{name: judge, model_path: {other}, server_groups: [{{num_gpus: 1, overrides: {{page_size: 0}}}}]}}\n"
+    )
+    config = configured(
+        text, "--rollout-num-gpus", "15", "--rollout-max-response-len", "16", "--sglang-context-length", "5"
+    )
+    context, page = problems(config)
+    assert context.startswith("groups.yaml: model policy: context_length: the engine refuses what is longer than 9")
+    assert page.startswith("groups.yaml: model judge: page_size: 0 is out of range")
+
+
 def test_models_groups_and_engines(configured, tmp_path, other):
     (tmp_path / "link").symlink_to(other)
     config = configured(THREE_MODELS.format(other=tmp_path / "link"))

@@ -125,6 +125,15 @@ def test_attention_belongs_to_the_layers(monkeypatch):
     assert said(f"{one} local --transformer-impl local") == []
 
 
+def test_attention_that_computes_on_gpus_alone_is_missed_before_the_start(monkeypatch):
+    words = "--actor-num-gpus-per-node 1 --colocate --sglang-attention-backend fa3"
+    (text,) = said(words)
+    assert text.startswith("--sglang-attention-backend: fa3 computes on GPUs alone")
+    assert said(words.replace("fa3", "torch_native")) == []
+    has(monkeypatch, gpus=1)
+    assert said(f"{words} --transformer-impl local") == []
+
+
 def test_gpus_without_transformer_engine_need_the_other_layers(monkeypatch):
     monkeypatch.setattr(machine, "num_gpus", lambda: 1)
     (text,) = said("--actor-num-gpus-per-node 1 --colocate")

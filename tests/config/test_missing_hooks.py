@@ -88,6 +88,7 @@ def test_what_only_running_a_module_could_tell_is_left_to_the_run(package, path)
         ("my_rewards.grade.inner.reward", "there is no module 'my_rewards.grade.inner': 'my_rewards.grade' is a file"),
         ("my_rewards.grade.rewrad", "grade.py has no 'rewrad'\n      -> did you mean reward?"),
         ("my_rewards.grade.torch", "'torch' is a module that "),
+        ("os.path", "os.path: it is of type module, which nobody can call"),
         ("my_rewards.needs.reward", "needs.py:2 imports 'nowhere', which is not there"),
         ("my_rewards.data.reward", "'my_rewards.data' is a directory without an __init__.py, "),
         ("my_rewards.data.on.reward", "there is no module 'my_rewards.data.on': "),

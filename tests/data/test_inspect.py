@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slime.config import Config, load
+from slime.data import inspect
 from slime.data.inspect import unusable_data
 from slime.tiny import write_checkpoint
 
@@ -61,6 +62,23 @@ def test_every_set_of_prompts_is_looked_into(checkpoint, tmp_path):
         )
     )
     assert [where for where, _ in problems] == ["--prompt-data", "eval set held-out"]
+
+
+def test_a_limit_that_leaves_every_prompt_out_is_said(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(inspect, "PIECE", 2)
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"input": "1+1="}\n{"input": "12+1="}\n{"input": "1+2="}\n{"input": "1+="}\n')
+    options = ["--prompt-data", str(prompts), "--eval-interval", "1", "--eval-prompt-data", "col", str(prompts)]
+
+    def said(limit: int, *more: str) -> list[tuple[str, str]]:
+        return unusable_data(config_of(checkpoint, *options, "--rollout-max-prompt-len", str(limit), *more))
+
+    assert said(2) == [
+        ("--prompt-data", "all 4 prompts are longer than --rollout-max-prompt-len 2; the shortest has 3 tokens"),
+        ("eval set col", "all 4 prompts are longer than max_prompt_len 2; the shortest has 3 tokens"),
+    ]
+    assert said(3) == [] and len(said(3, "--apply-chat-template")) == 2
+    assert len(said(2, "--eval-max-prompt-len", "3")) == 1
 
 
 def test_a_row_that_asks_for_a_grader_that_there_is_not_is_said(checkpoint, tmp_path):

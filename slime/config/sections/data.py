@@ -6,11 +6,11 @@ from slime.config.section import (
     Count,
     FrozenDict,
     Hook,
-    Index,
     Json,
     Paths,
     Positives,
     Section,
+    Seed,
     Tokens,
     option,
     required,
@@ -49,7 +49,7 @@ class Data(Section):
     )
     skip_malformed_prompts: bool = option(False, "Leave out lines that are not JSON, and count them.")
     rollout_shuffle: bool = option(False, "Shuffle the prompts, anew in each epoch.")
-    rollout_seed: Index = option(42, "Seed of the shuffling and of sampling.")
+    rollout_seed: Seed = option(42, "Seed of the shuffling and of sampling.")
 
 
 class Batches(Section):

@@ -20,12 +20,12 @@ from slime.config.section import (
     Section,
     Strings,
     Tokens,
+    TopK,
     Unit,
     option,
 )
 
 TopP = Annotated[float, Field(gt=0, le=1), Unit("0..1")]
-TopK = Annotated[int, Field(ge=-1), Unit("N")]
 
 RmType = Literal[
     "exact_match", "math", "deepscaler", "dapo", "gpqa", "f1", "em", "ifbench", "code",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slime.config.section import Count, Hook, Index, NonNegative, Path, Positive, Rate, Section, Strings, option
+from slime.config.section import Count, Hook, Index, NonNegative, Path, Positive, Rate, Section, Seed, Strings, option
 
 
 class Parallel(Section):
@@ -91,7 +91,7 @@ class Optimizer(Section):
         "before_train_step(args, rollout_id, step_id, model, optimizer, opt_param_scheduler): called before each"
         " optimizer step of the policy.",
     )
-    seed: Index = option(1234, "Seed of the training processes.")
+    seed: Seed = option(1234, "Seed of the training processes.")
     only_train_params_name_list: Strings = option(
         (), "Train only parameters whose name, as Megatron calls them, has one of these regular expressions in it."
     )
