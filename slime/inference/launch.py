@@ -1,5 +1,5 @@
 """`python -m slime.inference.launch OPTIONS`: the stock SGLang server with its own options, patched where there is no
-CUDA, and asked for routed experts in a way that the router passes on.
+CUDA, listening nowhere but where it is told to, and asked for routed experts in a way that the router passes on.
 
 What is patched stands at the top of the module because the processes that the server spawns, where there is CUDA,
 import this module again. A token in the environment variable SLIME_TOKEN becomes `--api-key`; on a command line
@@ -10,16 +10,16 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from slime.inference.router import EXPERTS_LABEL
-from slime.platform import sglang_cpu
+from slime.platform import sglang_cpu, stores
 
 if not torch.cuda.is_available():
     sglang_cpu.patch()
-
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 
@@ -36,6 +36,8 @@ def heed_label(original: Callable[[Any], None], request: Any) -> None:
     original(request)
 
 
+rendezvous = sys.modules["torch.distributed.rendezvous"]  # the package has a function of this name
+rendezvous._create_c10d_store = partial(stores.of_rendezvous, rendezvous._create_c10d_store)
 HookRegistry.register("sglang.srt.managers.load_snapshot.shm_path_for", load_file, HookType.AROUND)
 HookRegistry.register(
     "sglang.srt.managers.io_struct.GenerateReqInput.normalize_batch_and_arguments", heed_label, HookType.AROUND

@@ -20,6 +20,7 @@ from megatron.core import parallel_state as mpu
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from slime.config import Config, ConfigError, kernels
+from slime.platform import stores
 from slime.platform.device import Device, claim
 
 
@@ -148,16 +149,10 @@ def _join(device: Device, rank: int, world_size: int, address: str, port: int, t
         # Left alone, gloo would listen where the host's name leads to.
         loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    options = {"host_name": address, "port": port, "world_size": world_size, "timeout": timeout}
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun listens there already
-        store = dist.TCPStore(**options, is_master=False)
-    elif rank == 0:
-        # The store's own socket would listen on all interfaces.
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.create_server((address, port), family=family, backlog=world_size)
-        store = dist.TCPStore(**options, is_master=True, master_listen_fd=listener.detach())
+    if rank == 0 and not stores.is_torchruns():
+        store = stores.listening(address, port, world_size, timeout)
     else:
-        store = dist.TCPStore(**options, is_master=False)
+        store = dist.TCPStore(address, port, world_size, is_master=False, timeout=timeout)
     dist.init_process_group(
         device.backend,
         store=dist.PrefixStore("slime-training", store),

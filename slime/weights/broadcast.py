@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from slime.inference.control import EngineControl, call_all
 from slime.inference.errors import InferenceError
+from slime.platform import stores
 from slime.training.trainer import Trainer
 from slime.weights.sync import Bucket, WeightSync, num_bytes, together
 
@@ -58,7 +59,7 @@ class BroadcastSync(WeightSync):
         call_all(self.engines, "health")  # who joins waits for the others, for minutes: better not for one that is dead
         first_ranks = list(accumulate((engine.num_devices for engine in self.engines), initial=1))
         world_size = first_ranks.pop()
-        store = dist.TCPStore(address, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
+        store = stores.listening(address, 0, world_size, timeout, wait_for_workers=False)
         joined = self.waiter.submit(
             call_all,
             self.engines,

@@ -68,6 +68,13 @@ def test_it_listens_on_loopback_only(secured: Router) -> None:
     assert {s.laddr.ip for s in sockets} == {"127.0.0.1"}
 
 
+def test_an_engine_listens_on_loopback_only(engine: EngineServer) -> None:
+    """The store at which its ranks meet, too."""
+    sockets = [s for p in family(engine) for s in p.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
+    assert len(sockets) >= 2  # requests, and that store
+    assert {s.laddr.ip for s in sockets} == {"127.0.0.1"}
+
+
 def test_a_token_is_asked_for_and_on_no_command_line(secured: Router) -> None:
     assert secured.workers() == []
     with pytest.raises(RequestError, match="401"):
