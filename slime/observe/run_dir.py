@@ -4,21 +4,24 @@
     checkpoints/
 
 Invariants: one directory holds one run and nothing else, claimed by creating metrics.jsonl exclusively, so that two
-starts at the same moment cannot share one; whole files are written beside their place and renamed; lines are appended
-whole or not at all; `latest`, beside the directories, is replaced in one step and points at the newest run that has
-begun: one that failed to start leaves it as it was.
+starts at the same moment cannot share one, and held by a lock, so that none goes on with a run while it runs; whole
+files are written beside their place and renamed; lines are appended whole or not at all; `latest`, beside the
+directories, is replaced in one step and points at the newest run that has begun: one that failed to start leaves it as
+it was.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 LATEST = "latest"
 TRANSCRIPTS_A_SET = 64  # enough to look at before and after; a whole eval set of long answers would fill disks
@@ -50,6 +53,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock_file = path / ".lock"
         self.config_file = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
         self.ledger_file = path / "ledger.db"
@@ -57,13 +61,14 @@ class RunDir:
         self.logs = path / "logs"
         self.samples = path / "samples"
         self.checkpoints = path / "checkpoints"
+        self._lock: IO[str] | None = None  # while it is open nobody else goes on with this run
 
     @classmethod
     def create(cls, path: str | Path, *, resume: bool = False) -> RunDir:
         """Claims `path` for a new run, or with `resume` goes on in one that is there.
 
-        Raises RunDirError if it holds a run already (without `resume`) or anything else, cannot be written, or the disk
-        is full.
+        It is held until the process ends. Raises RunDirError if it holds a run already (without `resume`), one that is
+        still running, or anything else, cannot be written, or the disk is full.
         """
         run = cls(Path(path))
         with _explained(run.path, "make the run directory"):
@@ -74,6 +79,7 @@ class RunDir:
             except FileExistsError:
                 if not resume:
                     raise run._is_taken() from None
+            run._hold()
             for directory in (run.logs, run.samples):
                 directory.mkdir(exist_ok=True)
         return run
@@ -90,6 +96,28 @@ class RunDir:
         if self.metrics_file.exists() and not resume:
             raise self._is_taken()
 
+    def _hold(self) -> None:
+        lock = open(self.lock_file, "a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise RunDirError(
+                f"{self.path} is a run that is still running ({lock.read().strip()}): end it before you go on with it"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        lock.truncate(0)
+        lock.write(f"pid {os.getpid()} on {socket.gethostname()}")
+        lock.flush()
+        self._lock = lock
+
+    def release(self) -> None:
+        """From now on another process may go on with this run. The end of this one does the same."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     def _is_taken(self) -> RunDirError:
         return RunDirError(f"{self.path} already holds a run: name another --run-dir or --run-name")
 
@@ -97,7 +125,7 @@ class RunDir:
         """A directory without a run may hold logs already, of whoever launches this, but nothing of anybody else's."""
         names = {path.name for path in self.path.iterdir()}
         besides = {self.ledger_file.name + end for end in ("-wal", "-shm")}  # SQLite's, if its process was killed
-        foreign = sorted(names - besides - {path.name for path in vars(self).values()})
+        foreign = sorted(names - besides - {path.name for path in vars(self).values() if isinstance(path, Path)})
         if foreign and self.metrics_file.name not in names:
             shown = ", ".join(foreign[:3]) + (" ..." if len(foreign) > 3 else "")
             raise RunDirError(f"{self.path} holds something else ({shown}): name a new directory as --run-dir")

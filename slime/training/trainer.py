@@ -182,7 +182,6 @@ class Trainer(Learner):
         if self.is_rewarded:
             of_samples |= {
                 "rewards": batch.rewards_N,
-                "raw_reward": batch.raw_rewards_N,
                 "truncated": batch.truncated_N,
             }
         for name, values_N in of_samples.items():

@@ -54,7 +54,21 @@ def test_directory_that_holds_a_run_is_refused_unless_resuming(tmp_path):
     run.metrics_file.write_text('{"rollout/step": 0}\n')
     with pytest.raises(RunDirError, match="already holds a run"):
         RunDir.create(tmp_path / "run")
+    run.release()
     assert RunDir.create(tmp_path / "run", resume=True).metrics_file.read_text() == '{"rollout/step": 0}\n'
+
+
+def test_a_run_that_is_running_is_not_gone_on_with(tmp_path):
+    """By nobody else, until its process has ended, however that came."""
+    holds = f"from slime.observe import RunDir; run = RunDir.create({str(tmp_path / 'run')!r}); print('held'); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RunDirError, match=rf"is a run that is still running \(pid {other.pid} on .*\): end it"):
+            RunDir.create(tmp_path / "run", resume=True)
+        other.kill()
+    RunDir.create(tmp_path / "run", resume=True)
 
 
 def test_a_check_refuses_what_a_start_would_and_makes_nothing(tmp_path):
@@ -152,7 +166,9 @@ def test_config_is_replaced_whole_or_not_at_all(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run.save_config(DiesHalfWay())
     assert run.read_config() == {"data": {"num_rollout": 40}}
-    assert sorted(path.name for path in run.path.iterdir()) == ["config.yaml", "logs", "metrics.jsonl", "samples"]
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        *(".lock", "config.yaml", "logs", "metrics.jsonl", "samples")
+    ]
 
 
 def test_transcripts_come_back_in_the_order_of_the_set(tmp_path):
@@ -225,6 +241,7 @@ def test_line_that_does_not_fit_on_the_disk_leaves_nothing_behind(tmp_path):
 def test_a_file_without_a_line_frees_the_name_of_its_run(tmp_path):
     run = RunDir.create(tmp_path / "run")
     LineFile(run.metrics_file).close()
+    run.release()
     RunDir.create(tmp_path / "run")
     metrics = LineFile(run.metrics_file)
     metrics.append("{}")
