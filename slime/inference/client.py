@@ -17,6 +17,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -39,6 +40,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 CONNECT_TIMEOUT_S = 10.0
 WARN_EVERY_S = 30.0
 KEEP_ALIVE_S = 4.0  # below the 5 s of a server with default settings, which would close one just being used
+UNSENT_S = 0.1
+WANTED: ContextVar[Callable[[], bool]] = ContextVar("wanted", default=lambda: True)
+"""Whether what the current task asks for is of use to anybody still."""
 _LOG_PROB, _TOKEN = itemgetter(0), itemgetter(1)
 
 
@@ -143,7 +147,6 @@ class GenerateClient:
         n: int = 1,
         seeds: Sequence[int] | None = None,
         session: str | None = None,
-        wanted: Callable[[], bool] = lambda: True,
         **options: Any,
     ) -> list[Generation]:
         """n samples of one prompt, in one request.
@@ -151,9 +154,9 @@ class GenerateClient:
         `sampling_params` and `options` are SGLang's (`rid`, `return_routed_experts` ...; `ignore_eos` ignores stop
         tokens, too). `session` keeps requests on one engine. `seeds`, one a sample, make sampling repeatable on an
         engine with --sglang-enable-deterministic-inference, which SGLang has on GPUs only; others ignore them. A
-        request has one seed, so that each sample becomes a request then. `wanted` is asked whenever the request is
-        about to be sent: while it waits for its turn, or for another try, it may have become useless. It comes back
-        empty then, with the finish reason "abort".
+        request has one seed, so that each sample becomes a request then. WANTED is asked whenever the request is about
+        to be sent: while it waits for its turn, or for another try, it may have become useless. It comes back empty
+        then, with the finish reason "abort".
 
         Raises:
             RequestError: refused. InferenceError: not done by the deadline.
@@ -162,10 +165,7 @@ class GenerateClient:
             if len(seeds) != n:
                 raise ValueError(f"{n} samples need {n} seeds, got {len(seeds)}")
             seeded = [{**sampling_params, "sampling_seed": seed} for seed in seeds]
-            samples = [
-                asyncio.ensure_future(self.generate(input_ids, p, session=session, wanted=wanted, **options))
-                for p in seeded
-            ]
+            samples = [asyncio.ensure_future(self.generate(input_ids, p, session=session, **options)) for p in seeded]
             try:
                 return [sample for (sample,) in await asyncio.gather(*samples)]
             finally:
@@ -176,8 +176,9 @@ class GenerateClient:
         else:
             body = self._body([input_ids] * n, sampling_params, options)
         async with self._slots(n):
-            content = await self._post(body, self._headers_of(session), wanted)
+            content = await self._post(body, self._headers_of(session))
         if content is None:
+            await asyncio.sleep(UNSENT_S)  # who asks again and again should not keep all others from their turn
             return [Generation.unsent() for _ in range(n)]
         try:
             answer = orjson.loads(content)
@@ -273,12 +274,12 @@ class GenerateClient:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT_S)
         return self._session.post(f"{self.url}/generate", data=body, headers=headers, timeout=limits)
 
-    async def _post(self, body: bytes, headers: dict[str, str], wanted: Callable[[], bool]) -> bytes | None:
+    async def _post(self, body: bytes, headers: dict[str, str]) -> bytes | None:
         start = time.monotonic()
         deadline = start + self.timeout
         pause = FIRST_PAUSE_S
         failure: InferenceError | None = None
-        while wanted():
+        while WANTED.get()():
             try:
                 async with self._request(body, headers, deadline - time.monotonic()) as answer:
                     content = await answer.read()

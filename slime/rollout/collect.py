@@ -12,7 +12,8 @@ from slime.data.sample import Sample
 from slime.data.source import DataSource
 from slime.rollout.generator import Generator, Job, is_cut_short
 from slime.rollout.orders import Collected, Finished, Orders
-from slime.rollout.types import RolloutError
+from slime.rollout.scores import ungrade_failure
+from slime.rollout.types import RolloutError, flatten
 
 STOP_S = 30.0  # how long what was told to stop may take: a user's function may begin another request, or grade
 ASK_AGAIN_S = 0.5
@@ -63,7 +64,7 @@ class Collector:
             if not self.job.args.partial_rollout and self.generator.client.is_idle:
                 break  # what is still graded, or done by a user's function, would be dropped anyway
             await self.orders.wait(asyncio.ALL_COMPLETED, timeout=ASK_AGAIN_S)
-            for finished in self.orders.done():
+            for finished in self.orders.done_too_late("the batch was full"):
                 await self._left_over(finished)
         if self.orders.under_way:
             what = f"it did not end within {STOP_S:g} s" if self.job.args.partial_rollout else "it was not finished"
@@ -82,6 +83,8 @@ class Collector:
         elif self.job.args.mask_offpolicy_in_partial_rollout and not is_cut_short(group):
             reason = "the batch was full, and a later one would have all of its tokens masked"
         else:
+            for sample in flatten([group]):
+                ungrade_failure(sample)  # which may come of having been stopped
             await self.orders.put_back(group)
             return
         self.orders.drop(order, reason)

@@ -25,7 +25,7 @@ from slime.data.outcome import outcomes, reward_of
 from slime.data.sample import Sample, Status
 from slime.data.template import ChatTemplate
 from slime.data.tokenizer import Tokenizer
-from slime.inference.client import GenerateClient, Generation
+from slime.inference.client import WANTED, GenerateClient, Generation
 from slime.inference.control import EngineControl, call_all
 from slime.inference.errors import InferenceError
 from slime.rewards import settle
@@ -169,6 +169,7 @@ class Generator:
             return group
         for sample in waiting.values():
             sample.rollout_id = job.rollout_id
+        WANTED.set(lambda: not job.stopped)  # of all that this task asks the engines, and users' functions in it
         members: list[Sample | list[Sample]] = list(group)
         if custom is not None:
             made = await all_of(self._customised(sample, job, custom) for sample in waiting.values())
@@ -214,7 +215,6 @@ class Generator:
                 params,
                 n=len(samples),
                 seeds=seeds(job.args, samples),
-                wanted=lambda: not job.stopped,
                 **job.request_options,
             )
         except InferenceError as error:

@@ -102,9 +102,25 @@ class Orders:
 
     def done(self) -> list[Finished]:
         """Takes what is done out of what is under way. Raises RolloutError, or RewardError, if one of them failed."""
+        return [(order, order.task.result()) for order in self._taken()]
+
+    def done_too_late(self, why: str) -> list[Finished]:
+        """As `done`, when a failure is no loss, and may come of having been stopped: what failed is dropped."""
+        finished = []
+        for order in self._taken():
+            if (error := order.task.exception()) is None:
+                finished.append((order, order.task.result()))
+            else:
+                log.warning(
+                    "rollout %d: %s, and a group failed that is not needed: %s", self.job.rollout_id, why, error
+                )
+                self.drop(order, f"{why}, and it failed: {error}")
+        return finished
+
+    def _taken(self) -> list[Order]:
         done = [order for order in self.under_way if order.task.done()]
         self.under_way = [order for order in self.under_way if not order.task.done()]
-        return [(order, order.task.result()) for order in done]
+        return done
 
     async def passes(self, finished: Finished) -> bool:
         """Whether a group may be trained on, by the dynamic filter if there is one; what it refuses is dropped.

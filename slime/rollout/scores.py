@@ -30,6 +30,13 @@ def record(sample: Sample, outcome: Outcome, *, drop: bool) -> None:
         sample.remove_sample = True
 
 
+def ungrade_failure(sample: Sample) -> None:
+    """Where no reward was had, it is asked for anew the next time."""
+    if FAILURE in sample.metadata:
+        sample.metadata = {key: value for key, value in sample.metadata.items() if key not in (FAILURE, RETRIES)}
+        sample.reward, sample.remove_sample = None, False
+
+
 def is_graded(sample: Sample) -> bool:
     """Whether its reward counts in its group: it was had, or counts as 0 (--rm-failure-policy)."""
     return not (sample.remove_sample and FAILURE in sample.metadata)

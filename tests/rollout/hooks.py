@@ -165,6 +165,17 @@ async def rank_reward(args: Any, samples: list[Sample], **kwargs: Any) -> list[f
     return [float(lengths.index(sample.response_length)) for sample in samples]
 
 
+JUDGED_IN_VAIN: set[int] = set()
+
+
+async def first_fails_late_for_groups_from_four_on(args: Any, sample: Sample, **kwargs: Any) -> float:
+    if sample.group_index >= 4 and sample.index not in JUDGED_IN_VAIN:
+        JUDGED_IN_VAIN.add(sample.index)
+        await asyncio.sleep(0.3)
+        raise ValueError("the judge said nothing")
+    return float(sample.index)
+
+
 async def all_right(args: Any, samples: list[Sample], **kwargs: Any) -> list[float]:
     return [1.0] * len(samples)
 
@@ -295,6 +306,26 @@ async def counts_up(args: Any, sample: Sample, sampling_params: dict[str, Any]) 
     sample.rollout_log_probs = [-1.0]
     sample.reward = 1.0 if sample.group_index in (1, 2) else float(sample.index)
     return sample
+
+
+async def answers_at_once(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    sample.tokens, sample.response_length, sample.status = [1, 2, 3], 1, Sample.Status.COMPLETED
+    sample.rollout_log_probs = [-1.0]
+    return sample
+
+
+ASKED_IN_VAIN: list[str | None] = []
+
+
+async def asks_on_when_the_batch_is_full(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Of groups from four on. There is no engine."""
+    if sample.group_index >= 4:
+        await asyncio.sleep(0.3)
+        (generation,) = await Generator.current().client.generate([1], {"max_new_tokens": 4})
+        ASKED_IN_VAIN.append(generation.finish_reason)
+        sample.status = Status.ABORTED
+        return sample
+    return await answers_at_once(args, sample, sampling_params)
 
 
 async def even_groups_never_end(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:

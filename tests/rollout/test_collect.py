@@ -180,6 +180,47 @@ def test_finished_groups_beyond_the_batch_go_out_again(live: Callable[..., Life]
     assert {sample.rollout_id for sample in flatten(second.batch[2:])} == {1}
 
 
+JUDGED = {
+    "custom_generate_function_path": f"{HOOKS}.answers_at_once",
+    "custom_rm_path": f"{HOOKS}.first_fails_late_for_groups_from_four_on",
+}
+
+
+def test_what_fails_when_the_batch_is_full_is_dropped_and_ends_no_run(live: Callable[..., Life]) -> None:
+    hooks.JUDGED_IN_VAIN.clear()
+    life = live(**JUDGED)
+    collected = life.collect(partial_rollout=True, over_sampling_batch_size=6)
+    assert numbers(collected.batch) == [0, 1, 2, 3]
+    for state, reason in [life.states()[i] for i in range(8, 12)]:
+        assert state == "dropped"
+        assert reason.startswith("the batch was full, and it failed: sample ") and "the judge said nothing" in reason
+
+
+@pytest.mark.parametrize("policy", ["zero", "drop"])
+def test_rewards_that_were_not_had_when_the_batch_was_full_are_asked_for_anew(
+    live: Callable[..., Life], policy
+) -> None:
+    hooks.JUDGED_IN_VAIN.clear()
+    life = live(**JUDGED, rm_failure_policy=policy)
+    life.collect(0, partial_rollout=True, over_sampling_batch_size=6)
+    assert [life.states()[i] for i in range(8, 12)] == [("issued", None)] * 4
+    again = flatten(life.collect(1, partial_rollout=True, over_sampling_batch_size=6).batch)[:4]
+    assert [sample.reward for sample in again] == [8.0, 9.0, 10.0, 11.0]
+    assert not any(sample.remove_sample or "reward_failure" in sample.metadata for sample in again)
+
+
+def test_who_asks_the_engines_when_the_batch_is_full_hears_that_it_is(live: Callable[..., Life]) -> None:
+    """It is not sent: there is nobody to send it to."""
+    hooks.ASKED_IN_VAIN.clear()
+    options = {
+        "custom_generate_function_path": f"{HOOKS}.asks_on_when_the_batch_is_full",
+        "custom_rm_path": JUDGED["custom_rm_path"],
+    }
+    life = live(**options)
+    assert numbers(life.collect(partial_rollout=True, over_sampling_batch_size=6).batch) == [0, 1, 2, 3]
+    assert hooks.ASKED_IN_VAIN == ["abort"] * 4
+
+
 def test_what_a_later_batch_would_mask_as_a_whole_is_dropped(live: Callable[..., Life]) -> None:
     life = live(**COUNTS)
     life.collect(partial_rollout=True, mask_offpolicy_in_partial_rollout=True, over_sampling_batch_size=6)
