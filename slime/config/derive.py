@@ -69,6 +69,8 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
     fill("eval_reward_key", o["reward_key"])
     for name in ("input_key", "label_key", "tool_key"):
         fill(f"eval_{name}", o[name])
+    if o["rollout_max_context_len"] is not None and o["loss_type"] != "sft_loss":
+        fill("rollout_max_prompt_len", max(o["rollout_max_context_len"] - 1, 1))  # one token is left to be generated
     for name in ("temperature", "top_p", "top_k", "max_response_len", "max_prompt_len", "max_context_len"):
         fill(f"eval_{name}", o[f"rollout_{name}"])
     if o["run_name"] is not None:

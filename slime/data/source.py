@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 BUFFER_FILTER = "--buffer-filter-path"
 NO_PROMPT = (Prompt("", where="no prompt file"),)  # of --disable-rollout-global-dataset
+NAMED = 20  # prompts that are left out for their length
 MAX_KEPT_TOKENS = 1 << 28  # 1 GiB of them; what is beyond is encoded again in each epoch
 
 Group = list[Sample | list[Sample]]  # of one prompt; once generated, a list where a sample fanned out into several
@@ -243,7 +244,10 @@ class PromptSource:
     def _leave_out(self, i: int, length: int) -> None:
         self._too_long[i] = length
         limit = f"{self._encoder.limit_option} {self._max_tokens}"
-        log.warning("%s: left out, its %d tokens are more than %s", self._prompts[i].where, length, limit)
+        if len(self._too_long) <= NAMED:
+            log.warning("%s: left out, its %d tokens are more than %s", self._prompts[i].where, length, limit)
+        elif len(self._too_long) == NAMED + 1:
+            log.warning("further prompts are left out for their length; rollout/prompts_too_long counts them")
         if len(self._too_long) == len(self):
             shortest = min(self._too_long.values())
             raise DataError(f"all {len(self)} prompts are longer than {limit}; the shortest has {shortest} tokens")

@@ -111,9 +111,7 @@ class Orders:
             if (error := order.task.exception()) is None:
                 finished.append((order, order.task.result()))
             else:
-                log.warning(
-                    "rollout %d: %s, and a group failed that is not needed: %s", self.job.rollout_id, why, error
-                )
+                log.warning("rollout %d: %s, and a group failed that is left over: %s", self.job.rollout_id, why, error)
                 self.drop(order, f"{why}, and it failed: {error}")
         return finished
 

@@ -302,6 +302,12 @@ def test_eval_samples_as_the_rollout_does_unless_told_otherwise():
     assert (config.eval_temperature, config.eval_label_key, config.eval_top_k) == (0.7, "answer", 5)
 
 
+def test_a_prompt_leaves_room_for_a_token_of_a_response():
+    assert loaded("--rollout-max-context-len", "64").rollout_max_prompt_len == 63
+    assert loaded("--rollout-max-context-len", "64", "--rollout-max-prompt-len", "9").eval_max_prompt_len == 9
+    assert loaded("--rollout-max-context-len", "64", "--loss-type", "sft_loss").rollout_max_prompt_len is None
+
+
 def test_a_new_name_for_a_saved_run_means_a_new_directory(tmp_path):
     file = write(tmp_path / "a.yaml", "run_name: a\nrun_dir: runs/a\n")
     assert loaded("--config", file, "--run-name", "b").run_dir == "runs/b"

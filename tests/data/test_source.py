@@ -117,6 +117,13 @@ def test_too_long_prompts_are_left_out_and_counted(caplog):
     ]
 
 
+def test_of_many_that_are_too_long_some_are_named(caplog):
+    source = make(50, max_tokens=3)
+    assert labels(source.get_samples(5)) == [0, 1, 2, 0, 1]
+    assert source.num_too_long == 47 and len(caplog.messages) == 21
+    assert caplog.messages[-1] == "further prompts are left out for their length; rollout/prompts_too_long counts them"
+
+
 def test_when_all_prompts_are_too_long():
     with pytest.raises(DataError, match="all 5 prompts are longer than --limit 0; the shortest has 1 tokens"):
         make(5, max_tokens=0).get_samples(1)

@@ -44,7 +44,9 @@ class Rollout(Section):
     rollout_max_response_len: Tokens | None = option(
         None, "Longest response; a longer one is cut and counts as truncated."
     )
-    rollout_max_prompt_len: Tokens | None = option(None, "Longer prompts are left out, and counted.")
+    rollout_max_prompt_len: Tokens | None = option(
+        None, "Longer prompts are left out, and counted.", derived="--rollout-max-context-len less one token"
+    )
     rollout_max_context_len: Tokens | None = option(None, "Longest prompt and response together.")
     rollout_stop: Strings = option((), "Texts that end a response.")
     rollout_stop_token_ids: Integers = option((), "Token ids that end a response.")
