@@ -224,7 +224,10 @@ def _eval_has_data(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "lr_decay_iters", "num_rollout", "num_steps_per_rollout")
+@reads(
+    "lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "lr_decay_iters", "num_rollout", "num_steps_per_rollout",
+    "rollout_batch_size", "n_samples_per_prompt", "global_batch_size",
+)  # fmt: skip
 def _learning_rate_can_decay(c: Config) -> Iterator[Problem]:
     if c.lr_decay_style == "constant":
         return

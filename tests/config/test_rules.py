@@ -251,6 +251,13 @@ def test_a_rule_is_not_judged_by_an_option_that_is_wrong_itself():
     assert len(caught.value.problems) == 1
 
 
+def test_a_rule_is_not_judged_by_what_would_follow_from_an_option_that_is_missing():
+    with pytest.raises(ConfigError) as caught:
+        load(["--hf-checkpoint", "model", "--lr-decay-style", "linear", "--num-rollout", "9"])
+    (problem,) = caught.value.problems
+    assert problem.where == "--rollout-batch-size"
+
+
 def test_the_fix_of_batches_that_do_not_add_up_is_a_size_that_does():
     with pytest.raises(ConfigError) as caught:
         load([*BASE, "--n-samples-per-prompt", "3", "--global-batch-size", "5"])
