@@ -97,6 +97,14 @@ def trained(checkpoint: Path) -> int:
     return 0 if weights_alone else int(checkpoint.name.removeprefix("iter_")) + 1
 
 
+def first_rollout(config: Config) -> int:
+    """How many rollouts are done when a run starts. Raises NoCheckpoint as `to_load` does."""
+    if config.start_rollout_id is not None:
+        return config.start_rollout_id
+    found = None if config.finetune or config.debug_rollout_only else to_load(config)
+    return 0 if found is None else trained(found)
+
+
 def is_model(directory: str | Path) -> bool:
     """Whether it is in Hugging Face's format, and no directory of checkpoints."""
     return (Path(directory) / "config.json").is_file()

@@ -60,8 +60,6 @@ def derive(options: dict[str, Any], unsound: set[str] = frozenset()) -> dict[str
     fill("offload_rollout", o["colocate"])
 
     fill("expert_tensor_parallel_size", o["tensor_model_parallel_size"])
-    if o["tensor_model_parallel_size"] == 1:
-        o["sequence_parallel"] = False  # there is nothing to divide; Megatron refuses to be asked
 
     fill("eps_clip_high", o["eps_clip"])
     fill("rollout_function_path", ROLLOUT_FUNCTIONS[o["loss_type"]])

@@ -7,21 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from slime.config import checkpoint_dir
 from slime.config.architecture import Architecture
-from slime.config.catalogue import OWN
 from slime.config.config import Config
 from slime.config.engine_groups import ServedModel, planned_engines, served_models
+from slime.config.remarks import remarks
 
-OPTIONS_OF = {  # a switch: options that say how
-    "use_kl_loss": ("kl_loss_coef", "use_unbiased_kl"),
-    "use_dynamic_batch_size": ("max_tokens_per_gpu",),
-    "use_mis": ("mis_level", "mis_mode", "mis_clip", "mis_clip_low"),
-    "use_opsm": ("opsm_delta",),
-    "use_opd": ("opd_kl_coef",),
-}
-OF_MEGATRON = {  # the same of Megatron's own options
-    "fp8_format": ("fp8", ("fp8_recipe",)),
-    "optimizer_cpu_offload": ("optimizer_cpu_offload", ("overlap_cpu_optimizer_d2h_h2d", "optimizer_offload_fraction")),
-}
 WIDTH = 110
 LABEL_WIDTH = 10
 
@@ -197,7 +186,10 @@ def _loss(c: Config, model: Architecture | None) -> Iterator[str]:
     else:
         clip = f"probability ratio clipped to 1 - {c.eps_clip:g} and 1 + {c.eps_clip_high:g}"
         kl = f"; + {c.kl_loss_coef:g} x KL ({c.kl_loss_type}) to {c.ref_load}" if c.use_kl_loss else ""
-        entropy = f"; - {c.entropy_coef:g} x entropy" if c.entropy_coef else ""
+        if c.kl_coef:
+            kl += f"; each token's reward less {c.kl_coef:g} x KL ({c.kl_loss_type}) to {c.ref_load}"
+        sign = "-" if c.entropy_coef > 0 else "+"
+        entropy = f"; {sign} {abs(c.entropy_coef):g} x entropy" if c.entropy_coef else ""
         yield f"{c.advantage_estimator}, {clip}; {mean}{kl}{entropy}{''.join(_off_policy(c))}"
     decay = "constant" if c.lr_decay_style == "constant" else f"{c.lr_decay_style} down to {c.min_lr:g}"
     warm_up = f", after {_n(c.lr_warmup_iters, 'step')} of warm-up" if c.lr_warmup_iters else ""
@@ -220,7 +212,7 @@ def _off_policy(c: Config) -> Iterator[str]:
 
 
 def _run(c: Config, model: Architecture | None) -> Iterator[str]:
-    first = _first_rollout(c)
+    first = checkpoint_dir.first_rollout(c)
     if c.num_rollout is not None and first >= c.num_rollout:
         yield f"nothing is left to do: of {_n(c.num_rollout, 'rollout')}, {first:,} are done"
     elif c.num_rollout is not None:
@@ -249,14 +241,6 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
         yield f"exported to {c.save_hf} at the end{interval}"
 
 
-def _first_rollout(c: Config) -> int:
-    """The number of rollouts that are done when the run starts."""
-    if c.start_rollout_id is not None:
-        return c.start_rollout_id
-    found = None if c.finetune or c.debug_rollout_only else checkpoint_dir.to_load(c)
-    return 0 if found is None else checkpoint_dir.trained(found)
-
-
 def _eval(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.eval_interval is None:
         return
@@ -269,40 +253,7 @@ def _eval(c: Config, model: Architecture | None) -> Iterator[str]:
 
 
 def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
-    """What is allowed, and may still not be meant."""
-    for needed, options in OPTIONS_OF.items():
-        for name in options:
-            if getattr(c, name) != OWN[name].default and not getattr(c, needed):
-                yield f"{OWN[name].flag} has no effect without {OWN[needed].flag}."
-    for needed, (field, options) in OF_MEGATRON.items():
-        for name in options:
-            if c.megatron.get(name) and not c.megatron.get(field):
-                yield f"{_flag(name)} has no effect without {_flag(needed)}."
-    if c.log_probs_chunk_size == 0:
-        yield "--log-probs-chunk-size 0 has no effect: as with -1, all logits are in memory at once."
-    if c.eval_prompt_data and c.eval_interval is None:
-        yield "--eval-prompt-data is not used without --eval-interval."
-    ranks = data_parallel_size(c)
-    if c.global_batch_size % ranks and not c.debug_rollout_only:
-        yield f"The global batch is not a multiple of {ranks} data-parallel ranks: some have a sample less, and wait."
-    if c.max_weight_staleness and not (c.use_rollout_logprobs or c.use_tis or c.use_mis):
-        yield (
-            "Samples of older weights will be taken for samples of the current ones:"
-            " --use-rollout-logprobs or --use-tis keeps them apart."
-        )
-    longest = (c.rollout_max_prompt_len or 0) + (c.rollout_max_response_len or 0)
-    if c.use_dynamic_batch_size and c.max_tokens_per_gpu * c.context_parallel_size < longest:
-        yield f"Samples of up to {longest:,} tokens exceed a micro-batch; such a one will be alone in its own."
-    if (
-        model
-        and (limit := model.get("max_position_embeddings"))
-        and max(longest, c.rollout_max_context_len or 0) > limit
-    ):
-        yield f"The model was made for at most {limit:,} tokens (max_position_embeddings in config.json)."
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    yield from remarks(c, model, data_parallel_size(c))
 
 
 def _n(number: int, noun: str, plural: str = "s") -> str:

@@ -21,7 +21,7 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
     if template is None or READS & unsound:
         return
     try:
-        first = _first_rollout(config)
+        first = checkpoint_dir.first_rollout(config)
         end = first + 1 if config.num_rollout is None else config.num_rollout
         files = [Path(template.format(rollout_id=rollout)) for rollout in range(first, end)]
     except (checkpoint_dir.NoCheckpoint, LookupError, ValueError):  # said of --load, and of the placeholder
@@ -37,12 +37,3 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
         fix = f"give --num-rollout {rollout}, or {fix}"
     what = f"there is no file {file}, which rollout {rollout} trains on{more}"
     yield Problem("--load-debug-rollout-data", what, fix)
-
-
-def _first_rollout(config: Config) -> int:
-    """Of those that are still to come, where a run goes on."""
-    if config.start_rollout_id is not None:
-        return config.start_rollout_id
-    found = None if config.finetune else checkpoint_dir.to_load(config)
-    number = "" if found is None else found.name.removeprefix("iter_")
-    return int(number) + 1 if number.isdigit() else 0

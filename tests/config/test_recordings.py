@@ -14,7 +14,9 @@ def recorded(tmp_path: Path) -> Path:
     """Rollouts 0, 1 and 3; and what looks like a checkpoint after rollout 1."""
     for rollout in (0, 1, 3):
         (tmp_path / f"{rollout}.jsonl").touch()
-    (tmp_path / "checkpoints" / "iter_0000001").mkdir(parents=True)
+    checkpoint = tmp_path / "checkpoints" / "iter_0000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").touch()
     return tmp_path
 
 
