@@ -9,6 +9,11 @@ from statistics import median
 from typing import Self
 
 
+NOTE = (
+    "Medians; a ratio is the median over neighbours in time, slime over bare: of tokens/s more is better, of ms less."
+)
+
+
 @dataclass(frozen=True)
 class Row:
     """One quantity under both. `ratio` is ours over the bare library's."""
@@ -46,7 +51,12 @@ class Report:
             lines.append("  ".join([first.ljust(widths[0]), *numbers]))
         verdict = "reached" if self.ratio >= self.target else "missed"
         return "\n".join(
-            [*lines, "", f"{self.bench}: {self.ratio:.3f} of the bare library (target {self.target:g}: {verdict})"]
+            [
+                *lines,
+                "",
+                NOTE,
+                f"{self.bench}: {self.ratio:.3f} of the bare library (target {self.target:g}: {verdict})",
+            ]
         )
 
     def line(self) -> str:

@@ -134,6 +134,11 @@ class RunDir:
         latest = self.path.parent / LATEST
         if latest.exists() and not latest.is_symlink():
             raise RunDirError(f"{latest} should be a link to the newest run, but something else is there: move it away")
+        if latest.exists() and not (latest / self.metrics_file.name).is_file():
+            raise RunDirError(
+                f"{latest} should be a link to the newest run, but it leads to {latest.readlink()}, which holds none:"
+                " rename it, or name a --run-dir in another place"
+            )
         return latest
 
     def point_latest(self) -> None:

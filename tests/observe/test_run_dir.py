@@ -132,6 +132,19 @@ def test_latest_is_no_name_for_a_run(tmp_path):
         RunDir.create(tmp_path / "latest")
 
 
+def test_somebody_elses_link_called_latest_is_left_alone(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "latest").symlink_to("data")
+    with pytest.raises(
+        RunDirError, match="latest should be a link to the newest run, but it leads to data, which holds"
+    ):
+        RunDir.create(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "data").rmdir()  # as that of a run that was removed
+    RunDir.create(tmp_path / "run").point_latest()
+    assert (tmp_path / "latest").readlink().name == "run"
+
+
 def test_something_else_called_latest_is_left_alone(tmp_path):
     (tmp_path / "latest").mkdir()
     with pytest.raises(RunDirError, match="move it away"):
