@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Self
 
-
 NOTE = (
     "Medians; a ratio is the median over neighbours in time, slime over bare: of tokens/s more is better, of ms less."
 )
