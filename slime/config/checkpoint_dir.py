@@ -77,18 +77,33 @@ def to_load(config: Config) -> Path | None:
     if config.load is None:
         return None
     directory = Path(config.load)
-    if config.has_critic and config.critic_load is not None and not (config.finetune or is_model(config.critic_load)):
-        found = find_with(directory, config.critic_load, config.ckpt_step)
+    partner = of_critic(config) if config.has_critic and not config.finetune else None
+    if partner is not None:
+        found = find_with(directory, partner, config.ckpt_step)
         if found is None and config.ref_load is None and not config.allow_fresh_start:
             raise NoCheckpoint(
-                f"{directory} and {config.critic_load} have no checkpoint of the same rollout:"
-                f" {_contents(directory)}, {_contents(Path(config.critic_load))}"
+                f"{directory} and {partner} have no checkpoint of the same rollout:"
+                f" {_contents(directory)}, {_contents(partner)}"
             )
         return found
     found = find(directory, config.ckpt_step)
     if found is None and config.ref_load is None and not config.allow_fresh_start:
         raise NoCheckpoint(f"{directory} has no checkpoint: {_contents(directory)}")
     return found
+
+
+def of_critic(config: Config) -> Path | None:
+    """The directory of the checkpoints that the critic goes on from; None where it starts anew.
+
+    A model that it started from (--critic-load) gives way to checkpoints in <load>/critic, as --hf-checkpoint does to
+    --load: so the same words start a run, and start it again.
+    """
+    if config.critic_load is None or not is_model(config.critic_load):
+        return config.critic_load and Path(config.critic_load)
+    if config.load is None or config.finetune:
+        return None
+    own = Path(config.critic_save if config.save == config.load and config.critic_save else f"{config.load}/critic")
+    return own if rollouts(own) else None
 
 
 def trained(checkpoint: Path) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from slime.config.checkpoint_dir import is_model
+from typing import Any
+
+from slime.config.checkpoint_dir import is_model, of_critic
 from slime.config.config import Config
 
 OF_THE_POLICY = {
@@ -20,9 +22,10 @@ OF_THE_POLICY = {
 def critic_config(config: Config) -> Config:
     """`load` is a directory of the critic's checkpoints, and `critic_load` then that of the policy's (see
     checkpoint_dir)."""
-    start = {"load": config.critic_load, "critic_load": config.load}
+    checkpoints = of_critic(config)
+    start: dict[str, Any] = {"load": checkpoints and str(checkpoints), "critic_load": config.load}
     if config.critic_load is not None and is_model(config.critic_load):
-        start = {"load": None, "hf_checkpoint": config.critic_load}
+        start["hf_checkpoint"] = config.critic_load
     config = config.replace(**OF_THE_POLICY, **start, lr=config.critic_lr, save=config.critic_save)
     return config.of_role("critic")
 

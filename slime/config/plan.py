@@ -83,7 +83,8 @@ def _critic(c: Config, model: Architecture | None) -> Iterator[str]:
     where = "on the devices of the policy, in turns with it"
     if c.critic_has_own_devices:
         where = "on devices of their own, while the policy trains"
-    yield f"{_n(ranks, 'rank')}, divided as the policy is, {where}; from {c.critic_load or c.hf_checkpoint}"
+    start = checkpoint_dir.of_critic(c) or c.critic_load or c.hf_checkpoint
+    yield f"{_n(ranks, 'rank')}, divided as the policy is, {where}; from {start}"
     first = f"; alone in the first {_n(c.num_critic_only_steps, 'rollout')}" if c.num_critic_only_steps else ""
     rates = f"learning rate {c.critic_lr:g}, values clipped at {c.value_clip:g}"
     yield f"{rates}; gamma {c.gamma:g}, lambda {c.lambd:g}{first}"

@@ -29,6 +29,7 @@ STATE = checkpoint_dir.STATE
 NOT_OF_THE_WEIGHTS = frozenset(
     """
     architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype
+    id2label label2id num_labels problem_type
     """.split()
 )
 """Keys of config.json in which two models may differ whose weights mean the same."""

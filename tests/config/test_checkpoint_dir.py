@@ -117,8 +117,25 @@ def test_a_critic_may_start_from_a_model_and_weights_alone_need_no_partner(both,
     model = tmp_path / "reward-model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    assert starts(policy, model) == ("iter_0000006", None)
+    elsewhere = filled(tmp_path / "alone", 3, 6, marker="6")
+    assert starts(elsewhere, model) == ("iter_0000006", None)
     assert starts(policy, critic, "--finetune") == ("iter_0000006", "iter_0000009")
+    assert starts(policy, model, "--finetune") == ("iter_0000006", None)
+
+
+def test_a_critic_that_started_from_a_model_goes_on_from_its_own_checkpoints(both, tmp_path):
+    """By the words that started the run."""
+    policy, _ = both
+    model = tmp_path / "reward-model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    assert starts(policy, model) == ("iter_0000006", "iter_0000006")
+    assert starts(policy, model, "--save", str(policy)) == ("iter_0000006", "iter_0000006")
+    other = filled(tmp_path / "other", 3, marker="3")
+    assert starts(policy, model, "--save", str(policy), "--critic-save", str(other)) == ("iter_0000003",) * 2
+    words = ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--advantage-estimator", "ppo"]
+    config = load([*words, "--load", str(policy), "--critic-load", str(model)])
+    assert critic_config(config).hf_checkpoint == str(model)
 
 
 def test_the_critics_trainer_has_its_own_weights_learning_rate_and_checkpoints(tmp_path):

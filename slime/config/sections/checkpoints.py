@@ -37,7 +37,7 @@ class Checkpoints(Section):
     critic_load: Path | None = option(
         None,
         "What the critic starts from: a directory of its checkpoints, of which the newest is taken that --load has as"
-        " well, or a Hugging Face model, a reward model say.",
+        " well, or a Hugging Face model, a reward model say, unless there are checkpoints in <load>/critic.",
         derived="<load>/critic, but with --finetune; without --load the critic starts from --hf-checkpoint",
     )
     ckpt_step: Index | None = option(None, "The rollout whose checkpoint of --load is taken.", derived="the latest")
