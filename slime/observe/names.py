@@ -124,7 +124,13 @@ TRAIN = (
         "train/mtp_loss", "", "`--enable-mtp-training`: minus log-prob of the tokens that its layers predict, a mean"
     ),
     Metric("train/opsm_clipfrac", "share", "tokens of samples that OPSM left out"),
-    Metric(LOGPROB_DIFF, "nats", "mean difference, trainer to engine, of the sampled tokens' log-probabilities"),
+    Metric(
+        LOGPROB_DIFF,
+        "nats",
+        "mean difference, trainer before the update to engine, of the sampled tokens' log-probabilities; with"
+        " `--use-rollout-logprobs` and without `--get-mismatch-metrics`, as the two below, of a rollout's first step"
+        " alone: later weights would show what was learned",
+    ),
     Metric(f"{LOGPROB_DIFF}_max", "nats", "the largest of them: a jump means that the weight sync is broken"),
     Metric(
         "train/train_rollout_kl",
