@@ -14,6 +14,7 @@ from slime.command import OutputLost  # first: from here on Ctrl+C ends in one l
 from slime.config import Config, from_command_line
 from slime.data.inspect import unusable_data
 from slime.inference.commands import command_lines
+from slime.models.parameters import unmatched_patterns
 from slime.models.registry import untrainable
 from slime.observe import Console, Recorder, RunDir, RunDirError, TrackerError, make_trackers, print_summary
 from slime.observe.run_dir import unusable_run_dir
@@ -58,7 +59,7 @@ def train(config: Config, job: Job, evaluation: Evaluation, recorder: Recorder) 
 
 
 def main() -> None:
-    look_inside = (untrainable, unusable_data, unusable_run_dir)
+    look_inside = (untrainable, unmatched_patterns, unusable_data, unusable_run_dir)
     config = from_command_line(look_inside=look_inside, commands=command_lines)
     # Ray takes a second to import, which --help, --check and a misspelled option need not wait for.
     from slime.cluster.evaluation import Evaluation

@@ -11,7 +11,7 @@ forms are
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
@@ -21,6 +21,13 @@ _SPEC = (
     (re.compile(r"\.mlp\.linear_fc1\.layer_norm_(weight|bias)$"), r".pre_mlp_layernorm.\1"),
     (re.compile(r"\.experts\.linear_fc([12])\.(weight|bias)(\d+)$"), r".experts.local_experts.\3.linear_fc\1.\2"),
 )
+_OTHER_SPEC = (
+    (re.compile(r"\.input_layernorm\.(weight|bias)$"), r".self_attention.linear_qkv.layer_norm_\1"),
+    (re.compile(r"\.(q|kv)_layernorm\.(weight|bias)$"), r".linear_\1_up_proj.layer_norm_\2"),
+    (re.compile(r"\.pre_mlp_layernorm\.(weight|bias)$"), r".mlp.linear_fc1.layer_norm_\1"),
+    (re.compile(r"\.local_experts\.(\d+)\.linear_fc([12])\.(weight|bias)$"), r".linear_fc\2.\3\1"),
+)
+"""The other way."""
 
 
 def local_spec_name(name: str) -> str:
@@ -28,6 +35,14 @@ def local_spec_name(name: str) -> str:
     for pattern, replacement in _SPEC:
         name = pattern.sub(replacement, name)
     return name
+
+
+def names_by_either_spec(name: str) -> Iterator[str]:
+    """All names that `local_spec_name` makes `name` of, itself among them."""
+    yield name
+    for pattern, replacement in _OTHER_SPEC:
+        if (other := pattern.sub(replacement, name)) != name:
+            yield other
 
 
 def global_names(name: str, layers: Sequence[int], num_local_experts: int, expert_ranks: int) -> list[str]:

@@ -165,7 +165,7 @@ def test_help_is_as_wide_as_the_terminal_and_at_most_100_columns(topic, columns,
 
 def test_importing_the_options_imports_no_library_that_takes_seconds():
     heavy = "torch ray sglang sglang_router megatron transformers numpy"
-    code = f"import sys, slime.config.docs, slime.models.registry; print(*set('{heavy}'.split()) & set(sys.modules))"
+    code = f"import sys, slime.config.docs, slime.models.parameters; print(*set('{heavy}'.split()) & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert out.strip() == ""
 
