@@ -1,5 +1,5 @@
-"""Where the checkpoints of a run lie, laid out as users of Megatron know it. Names and looking only: slime.training
-writes.
+"""Where the checkpoints of a run lie, laid out as users of Megatron know it. Names only: what is in the files of
+one, checkpoint_files.py reads and slime.training writes.
 
     DIR/latest_checkpointed_iteration.txt   "3", or "release" for weights alone
     DIR/iter_0000003/                       Megatron's torch_dist format, and state.json: trained up to rollout 3
@@ -32,10 +32,15 @@ def name_of(rollout_id: int) -> str:
     return f"iter_{rollout_id:07d}"
 
 
+def rollout_of(checkpoint: Path) -> int | None:
+    """That which it was saved after, by its name; None where this is another."""
+    match = re.fullmatch(r"iter_(\d{7,})", checkpoint.name)
+    return int(match[1]) if match else None
+
+
 def rollouts(directory: Path) -> list[int]:
     """Of the checkpoints that are there, in rising order."""
-    found = (re.fullmatch(r"iter_(\d{7,})", path.name) for path in directory.glob("iter_*"))
-    return sorted(int(match[1]) for match in found if match)
+    return sorted(number for path in directory.glob("iter_*") if (number := rollout_of(path)) is not None)
 
 
 def find(directory: str | Path, step: int | None = None) -> Path | None:
@@ -50,20 +55,41 @@ def find(directory: str | Path, step: int | None = None) -> Path | None:
         if step not in there:
             raise NoCheckpoint(f"{directory} has no checkpoint {name_of(step)}; it has {_listed(there)}")
         return directory / name_of(step)
-    marker = directory / MARKER
-    latest = marker.read_text(encoding="utf-8").strip() if marker.is_file() else ""
-    named = directory / (name_of(int(latest)) if latest.isdigit() else RELEASE)
-    if latest and named.is_dir():
+    named, _ = _marked(directory)
+    if named is not None:
         return named
     return directory / name_of(there[-1]) if there else None
+
+
+def wrong_marker(directory: str | Path) -> str:
+    """What is wrong with a marker that leads to no checkpoint; nothing where it does, or there is none."""
+    _, reason = _marked(Path(directory))
+    return f"{Path(directory) / MARKER} {reason}" if reason else ""
+
+
+def _marked(directory: Path) -> tuple[Path | None, str]:
+    """The checkpoint that the marker names, or why it names none; neither where there is no marker."""
+    marker = directory / MARKER
+    if not marker.exists():
+        return None, ""
+    try:
+        latest = marker.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        return None, f"can't be read ({error})"
+    if not latest:
+        return None, "is empty"
+    if latest != RELEASE and not re.fullmatch(r"[0-9]+", latest):
+        return None, f"says {latest[:40]!r}, which is no number of a rollout"
+    named = directory / (RELEASE if latest == RELEASE else name_of(int(latest)))
+    return (named, "") if named.is_dir() else (None, f"names {named.name}, which is not there")
 
 
 def find_with(directory: str | Path, other: str | Path, step: int | None = None) -> Path | None:
     """The same where `other` must have a checkpoint of that rollout, too: policy and critic go on from one moment."""
     latest = [find(path) for path in (directory, other)]
-    if step is None and all(path is not None and path.name != RELEASE for path in latest):
+    if step is None and all(path is not None and rollout_of(path) is not None for path in latest):
         common = set(rollouts(Path(directory))) & set(rollouts(Path(other)))
-        last = min(int(path.name.removeprefix("iter_")) for path in latest)
+        last = min(rollout_of(path) for path in latest)
         step = max((number for number in common if number <= last), default=None)
     return None if step is None else find(directory, step)
 
@@ -104,20 +130,6 @@ def of_critic(config: Config) -> Path | None:
         return None
     own = Path(config.critic_save if config.save == config.load and config.critic_save else f"{config.load}/critic")
     return own if rollouts(own) else None
-
-
-def trained(checkpoint: Path) -> int:
-    """How many rollouts it has been trained on, by its name; none where it holds weights alone."""
-    weights_alone = checkpoint.name == RELEASE or not (checkpoint / STATE).is_file()
-    return 0 if weights_alone else int(checkpoint.name.removeprefix("iter_")) + 1
-
-
-def first_rollout(config: Config) -> int:
-    """How many rollouts are done when a run starts. Raises NoCheckpoint as `to_load` does."""
-    if config.start_rollout_id is not None:
-        return config.start_rollout_id
-    found = None if config.finetune or config.debug_rollout_only else to_load(config)
-    return 0 if found is None else trained(found)
 
 
 def is_model(directory: str | Path) -> bool:

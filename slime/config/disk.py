@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slime.config import architecture, checkpoint_dir, group_rules, places, recordings, weights
+from slime.config import architecture, checkpoint_dir, group_rules, places, recordings, starts, weights
 from slime.config.architecture import Architecture
 from slime.config.config import Config
-from slime.config.critic import critic_config
 from slime.config.errors import Problem
 from slime.config.figures import Misstated
 from slime.config.sections import ModelArgs
@@ -37,6 +36,7 @@ SHOWN = 5  # tensors in a message; a wrong checkpoint can have tens of thousands
 class Findings:
     problems: list[Problem] = field(default_factory=list)
     lacking: list[Problem] = field(default_factory=list)  # what a start needs and a look at the plan does not
+    notes: list[str] = field(default_factory=list)  # what is done, and may not be meant
     model: Architecture | None = None
 
 
@@ -54,7 +54,9 @@ def look(config: Config, unsound: set[str]) -> Findings:
     if critic not in (None, config.hf_checkpoint) and "critic_load" not in unsound and checkpoint_dir.is_model(critic):
         _checkpoint(found, "--critic-load", Path(critic), tokenizer=False, trained=trains)
     if not unsound & {"load", "ckpt_step", "ref_load", "critic_load", "advantage_estimator"}:
-        found.problems += _to_load(config)
+        missing = list(starts.problems(config))
+        found.problems += missing
+        found.notes += [] if missing else starts.notes(config)
     if found.model:
         found.problems += _stated_differently(config, found.model)
         found.problems += _indivisible(config, found.model, unsound)
@@ -88,23 +90,13 @@ def _weights(found: Findings, option: str, directory: str, step: int | None, con
             _checkpoint(found, _flag(option), Path(directory), tokenizer=False, trained=trained)
         return
     try:
-        checkpoint_dir.find(directory, step)
+        checkpoint = checkpoint_dir.find(directory, step)
     except checkpoint_dir.NoCheckpoint as error:
         found.problems.append(Problem(_flag(STEP_OF[option]), str(error), "name one that is there"))
-
-
-def _to_load(config: Config) -> Iterator[Problem]:
-    starts = {"--load": config}
-    if config.has_critic and config.load is None:
-        starts["--critic-load"] = critic_config(config)
-    for option, start in starts.items():
-        try:
-            checkpoint_dir.to_load(start)
-        except checkpoint_dir.NoCheckpoint as error:
-            fix = "--allow-fresh-start to start from --hf-checkpoint"
-            if config.ckpt_step is not None:
-                fix = "name one of these"
-            yield Problem(option, str(error), fix)
+        return
+    found.problems += starts.damages(_flag(option), checkpoint)
+    if step is None:
+        found.notes += starts.marker_notes(_flag(option), directory, checkpoint)
 
 
 def _checkpoint(

@@ -44,7 +44,7 @@ def from_command_line(
     files = disk.look(config, unsound)
     problems = resolution.problems + COMPLETENESS.broken(config, unsound)
     problems += files.problems + list(missing_hooks.look(config, unsound))
-    notes = resolution.notes
+    notes = resolution.notes + files.notes
     lacking = files.lacking + list(machine.lacking(config, unsound))
     if line.check:
         notes = notes + [f"{lack.where}: {lack.what}; a run could not start here: {lack.fix}." for lack in lacking]

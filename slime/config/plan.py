@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from slime.config import checkpoint_dir
+from slime.config import checkpoint_dir, checkpoint_files
 from slime.config.architecture import Architecture
 from slime.config.config import Config
 from slime.config.engine_groups import ServedModel, planned_engines, served_models
@@ -213,7 +213,7 @@ def _off_policy(c: Config) -> Iterator[str]:
 
 
 def _run(c: Config, model: Architecture | None) -> Iterator[str]:
-    first = checkpoint_dir.first_rollout(c)
+    first = checkpoint_files.first_rollout(c)
     if c.num_rollout is not None and first >= c.num_rollout:
         yield f"nothing is left to do: of {_n(c.num_rollout, 'rollout')}, {first:,} are done"
     elif c.num_rollout is not None:
@@ -234,7 +234,12 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
         )
     if c.load:
         found = checkpoint_dir.to_load(c)
-        yield f"goes on from {found}" if found else f"starts anew, for {c.load} has no checkpoint yet"
+        if found is None:
+            yield f"starts anew, for {c.load} has no checkpoint yet"
+        elif c.finetune or checkpoint_files.trained(found) is None:
+            yield f"starts from the weights of {found}, and with nothing else of it"
+        else:
+            yield f"goes on from {found}"
     interval = f", and every {_n(c.save_interval, 'rollout')}" if c.save_interval else ""
     if c.save:
         yield f"checkpoints in {c.save} at the end{interval}" + (f"; {c.save_keep} are kept" if c.save_keep else "")

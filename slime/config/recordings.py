@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from slime.config import checkpoint_dir
+from slime.config import checkpoint_files
 from slime.config.config import Config
 from slime.config.errors import Problem
 
@@ -21,10 +21,10 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
     if template is None or READS & unsound:
         return
     try:
-        first = checkpoint_dir.first_rollout(config)
+        first = checkpoint_files.first_rollout(config)
         end = first + 1 if config.num_rollout is None else config.num_rollout
         files = [Path(template.format(rollout_id=rollout)) for rollout in range(first, end)]
-    except (checkpoint_dir.NoCheckpoint, LookupError, ValueError):  # said of --load, and of the placeholder
+    except (LookupError, ValueError):  # said of --load, and of the placeholder
         return
     missing = dict.fromkeys(file for file in files if not file.is_file())
     if not missing:

@@ -5,8 +5,6 @@ Weights are loaded before there is an optimizer, so that its master weights are 
 
 from __future__ import annotations
 
-import json
-import pickle
 import queue
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +17,10 @@ from megatron.core import parallel_state as mpu
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
-from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
 
-from slime.config import Config, checkpoint_dir
+from slime.config import Config, checkpoint_dir, checkpoint_files
+from slime.config.checkpoint_files import damaged_files
 from slime.models import CheckpointError, Family, read_hf_config
 
 STATE = checkpoint_dir.STATE
@@ -62,9 +60,10 @@ class Saved:
 
     @classmethod
     def read(cls, path: Path) -> Saved:
-        if not (path / STATE).is_file():
+        """Raises DamagedCheckpoint when state.json is not as it was written."""
+        state = checkpoint_files.read_state(path)
+        if state is None:
             return cls(path)
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
         progress = state.pop("progress")
         return cls(path, **state, progress=progress and Progress(**progress))
 
@@ -75,7 +74,11 @@ class Saved:
     def check(self, family: Family, transformer: TransformerConfig, *, resumed_by: Config | None = None) -> None:
         """Raises ValueError with all the reasons why its weights can't be taken, or a run can't start from it."""
         problems = []
-        if (self.path / "config.json").is_file():
+        if resumed_by and not resumed_by.finetune and (lost := checkpoint_files.lost_state(self.path)):
+            problems.append(str(lost))
+        if lost := checkpoint_files.lost_model(self.path):
+            problems.append(str(lost))
+        elif (self.path / "config.json").is_file():
             problems += differences(read_hf_config(self.path), family.config)
         if self.layers not in (None, transformer.transformer_impl):
             problems.append(f"its layers are those of --transformer-impl {self.layers}")
@@ -113,27 +116,6 @@ class Saved:
         except CheckpointException as error:  # which is no Exception
             reasons = dict.fromkeys(str(of_rank[0]) for of_rank in error.failures.values())
             raise CheckpointError(f"{self.path} can't be read: " + "; ".join(reasons)) from error
-
-
-def damaged_files(path: Path) -> list[str]:
-    """What of a torch_dist checkpoint is missing or cut short, a few words for each file."""
-    try:
-        metadata = FileSystemReader(path).read_metadata()
-    except FileNotFoundError:
-        return ["there is no file .metadata"]
-    except (pickle.UnpicklingError, EOFError) as error:
-        return [f"its file .metadata can't be read ({error})"]
-    needed: dict[str, int] = {}
-    for part in metadata.storage_data.values():
-        needed[part.relative_path] = max(needed.get(part.relative_path, 0), part.offset + part.length)
-    problems = []
-    for name, size in sorted(needed.items()):
-        file = path / name
-        if not file.is_file():
-            problems.append(f"there is no file {name}")
-        elif file.stat().st_size < size:
-            problems.append(f"{name} has {file.stat().st_size} bytes of {size}")
-    return problems
 
 
 def weights_in(directory: str | Path, step: int | None = None) -> Path | Saved:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 # The public figures of Qwen3-30B-A3B.
 QWEN3_30B_A3B = {
@@ -75,3 +77,22 @@ def write_weights(file: Path, shapes: dict[str, list[int]]) -> None:
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+
+
+def state_after(rollout_id: int) -> dict:
+    """What state.json says after this rollout, of one step."""
+    layout = dict.fromkeys(("tensor", "pipeline", "context", "expert", "world"), 1)
+    counts = {"rollout_id": rollout_id, "num_steps": rollout_id + 1, "weight_version": rollout_id + 1}
+    rest = {"has_reference": False, "layers": "local", "head": "logits", "layout": layout, "mtp_layers": 0}
+    return {"progress": counts, "has_optimizer": True, **rest}
+
+
+def write_checkpoint(directory: Path, rollout_id: int = 0) -> Path:
+    """One of a run, with the files that can be looked at without torch; its tensors are 100 bytes of one file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "state.json").write_text(json.dumps(state_after(rollout_id)))
+    (directory / "config.json").write_text(json.dumps(TINY))
+    part = SimpleNamespace(relative_path="__0_0.distcp", offset=20, length=80)
+    (directory / ".metadata").write_bytes(pickle.dumps(SimpleNamespace(storage_data={"weight": part})))
+    (directory / "__0_0.distcp").write_bytes(bytes(100))
+    return directory

@@ -7,11 +7,12 @@ import pytest
 from slime.config import checkpoint_dir, disk, load
 from slime.config.checkpoint_dir import MARKER, NoCheckpoint, find
 from slime.config.critic import critic_config
+from tests.config.checkpoints import write_checkpoint
 
 
 def filled(directory, *rollouts, marker=None):
     for rollout_id in rollouts:
-        (directory / checkpoint_dir.name_of(rollout_id)).mkdir(parents=True)
+        write_checkpoint(directory / checkpoint_dir.name_of(rollout_id), rollout_id)
     if marker is not None:
         (directory / MARKER).write_text(marker)
     return directory
@@ -26,6 +27,29 @@ def test_the_marker_names_the_latest(tmp_path):
 @pytest.mark.parametrize("marker", [None, "7", "", "release"])
 def test_without_what_the_marker_names_the_newest_is(tmp_path, marker):
     assert find(filled(tmp_path, 3, 5, marker=marker)) == tmp_path / "iter_0000005"
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        (b"99", "names iter_0000099, which is not there"),
+        (b"release", "names release, which is not there"),
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"newest", "says 'newest', which is no number of a rollout"),
+        ("\u00b2".encode(), "says '\u00b2', which is no number of a rollout"),
+        (b"\xff", "can't be read ("),
+        (b"3", ""),
+        (None, ""),
+    ],
+)
+def test_a_marker_that_leads_nowhere_is_told(tmp_path, marker, said):
+    filled(tmp_path, 3, 5)
+    if marker is not None:
+        (tmp_path / MARKER).write_bytes(marker)
+    assert find(tmp_path).name == ("iter_0000003" if marker == b"3" else "iter_0000005")
+    assert bool(checkpoint_dir.wrong_marker(tmp_path)) == bool(said)
+    assert f"{MARKER} {said}".strip() in f"{checkpoint_dir.wrong_marker(tmp_path)} {MARKER}"
 
 
 def test_weights_alone_are_a_release(tmp_path):

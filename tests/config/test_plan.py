@@ -6,6 +6,7 @@ import pytest
 
 from slime.config import architecture, load
 from slime.config.plan import data_parallel_size, describe
+from tests.config.checkpoints import write_checkpoint
 
 BASE = ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--n-samples-per-prompt", "6", "--num-rollout", "10"]
 
@@ -102,17 +103,20 @@ def test_what_the_plan_says(options, text):
 def test_the_plan_of_a_run_that_goes_on_counts_what_is_left(tmp_path):
     def goes_on(step: int, *argv: str) -> str:
         checkpoint = tmp_path / f"iter_{step:07d}"
-        checkpoint.mkdir(exist_ok=True)
-        (checkpoint / "state.json").touch()
+        write_checkpoint(checkpoint, step)
         return plan("--colocate", "--load", str(tmp_path), "--ckpt-step", str(step), *argv)
 
     assert "7 rollouts of 10, from number 3 on, = 7 optimizer steps = 168 samples" in goes_on(2)
+    assert f"goes on from {tmp_path}/iter_0000002" in goes_on(2)
     assert "Run 10 rollouts = 10 optimizer steps" in goes_on(2, "--finetune")
+    assert f"starts from the weights of {tmp_path}/iter_0000002" in goes_on(2, "--finetune")
     assert "nothing is left to do: of 10 rollouts, 10 are done" in goes_on(9)
     (tmp_path / "release").mkdir()
-    (tmp_path / "release" / "state.json").touch()
+    (tmp_path / "release" / "state.json").write_text('{"progress": null}')
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("release")
-    assert "Run 10 rollouts = 10 optimizer steps" in plan("--colocate", "--load", str(tmp_path))
+    said = plan("--colocate", "--load", str(tmp_path))
+    assert "Run 10 rollouts = 10 optimizer steps" in said
+    assert f"starts from the weights of {tmp_path}/release, and with nothing else of it" in said
 
 
 def test_the_model_is_described_by_its_config_json(moe):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,20 @@ def scored_by(directory: str, out: str, options: list[str]) -> list[list[dict[st
         with trainer(directory, *options, "--ref-load", *reference, "--opd-teacher-load", *teacher) as made:
             found.append(steps(made, 0, 1))
     return found
+
+
+def spoil(saved: str, out: str) -> None:
+    """Copies of a checkpoint of which each has lost something, or holds what was never written."""
+    for name, file, content in (
+        ("lost-state", "state.json", None),
+        ("broken-state", "state.json", "{"),
+        ("lost-model", "config.json", None),
+        ("of-others", "config.json", None),
+    ):
+        checkpoint = Path(out) / name / "iter_0000000"
+        shutil.copytree(Path(saved) / checkpoint.name, checkpoint)
+        (checkpoint / file).unlink() if content is None else (checkpoint / file).write_text(content)
+    (checkpoint / "state.json").unlink()
 
 
 def refusals_to_load(cases: dict[str, tuple[str, list[str]]]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from tests.training.checkpoint_ranks import (
     scored_by,
     several,
     six_against_three_and_three,
+    spoil,
     squares,
     too_large,
     twice,
@@ -68,7 +69,7 @@ def together(model, moe, directory):
 def alone(model, moe, directory, together):
     """What one rank does, some of it with what two ranks saved."""
     _, resharded, experts = together
-    small, nowhere = str(directory / "small"), str(directory / "nowhere")
+    small, nowhere, spoiled = (str(directory / name) for name in ("small", "nowhere", "spoiled"))
     deep = str(write_checkpoint(directory / "deep", num_layers=4))
     following = {FOLLOWS: ["--bf16", *KL, "--ref-update-interval", "2", "--ref-load", model]}
     loads = {
@@ -76,6 +77,12 @@ def alone(model, moe, directory, together):
         "without optimizer": (model, ["--load", small]),
         "as weights": (model, ["--load", small, "--finetune"]),
         "deeper reference": (deep, ["--ref-load", small, *KL]),
+        "lost state": (model, ["--load", f"{spoiled}/lost-state"]),
+        "lost state's weights": (model, ["--load", f"{spoiled}/lost-state", "--finetune"]),
+        "lost state's reference": (model, ["--ref-load", f"{spoiled}/lost-state", *KL]),
+        "broken state": (model, ["--load", f"{spoiled}/broken-state"]),
+        "lost model": (model, ["--load", f"{spoiled}/lost-model", "--no-load-optim"]),
+        "of others": (model, ["--load", f"{spoiled}/of-others"]),
         "empty": (model, ["--load", nowhere]),
         "step": (model, ["--load", small, "--ckpt-step", "7"]),
         "precision-aware": (model, ["--use-precision-aware-optimizer", "--bf16"]),
@@ -91,6 +98,7 @@ def alone(model, moe, directory, together):
         "kept": (kept, model, str(directory / "kept")),
         "too large": (too_large, model, str(directory / "too-large")),
         "small": (save_at, model, small, ["--no-save-optim"]),
+        "spoiled": (spoil, small, spoiled),
         "bfloat16": (save_at, model, str(directory / "bfloat16"), ["--bf16"]),
         "offloaded": (load_at, model, str(directory / "bfloat16"), {"CPU Adam": ["--bf16", "--optimizer-cpu-offload"]}),
         "scored": (scored_by, model, str(directory / "scored"), [*KL, "--use-opd", "--opd-type", "megatron"]),
@@ -183,6 +191,15 @@ def test_what_does_not_fit_is_refused_with_every_reason(alone):
     assert said["step"].endswith("has no checkpoint iter_0000007; it has iter_0000000")
     assert "its Adam is Transformer Engine's: transformer-engine computes on GPUs alone" in said["precision-aware"]
     assert [said[case] for case in ("as weights", "fresh", "reference")] == ["", "", ""]
+
+
+def test_what_has_lost_its_state_or_its_model_is_refused_but_for_its_weights(alone):
+    said = alone["refused"]
+    assert "lost-state/iter_0000000 has lost its state.json, which says how far it is" in said["lost state"]
+    assert "broken-state/iter_0000000/state.json can't be read (" in said["broken state"]
+    assert "lost-model/iter_0000000 has lost its config.json" in said["lost model"]
+    weights = ("lost state's weights", "lost state's reference", "of others")
+    assert [said[case] for case in weights] == ["", "", ""]
 
 
 # Case 35.

@@ -1,0 +1,53 @@
+"""The checkpoints that a run starts from: whether they are there and whole, and whether markers lead to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from slime.config import checkpoint_dir, checkpoint_files
+from slime.config.config import Config
+from slime.config.critic import critic_config
+from slime.config.errors import Problem
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    for option, start in _starts(config).items():
+        try:
+            checkpoint = checkpoint_dir.to_load(start)
+        except checkpoint_dir.NoCheckpoint as error:
+            if option == "--critic-load" and config.load is not None:
+                continue  # said of --load: policy and critic go on from one moment
+            fix = "--allow-fresh-start to start from --hf-checkpoint"
+            if config.ckpt_step is not None:
+                fix = "name one of these"
+            yield Problem(option, str(error), fix)
+            continue
+        if checkpoint is not None:
+            lost = None if config.finetune else checkpoint_files.lost_state(checkpoint)
+            if lost is not None:
+                yield Problem(option, lost.what, lost.fix)
+            yield from damages(option, checkpoint)
+
+
+def damages(option: str, checkpoint: Path) -> Iterator[Problem]:
+    """What is wrong with the files of one that `option` leads to."""
+    for damage in checkpoint_files.damages(checkpoint):
+        yield Problem(option, damage.what, damage.fix)
+
+
+def notes(config: Config) -> Iterator[str]:
+    """Expects that there are no problems. What is gone on with, though it may not be meant."""
+    for option, start in _starts(config).items():
+        if config.ckpt_step is None and start.load is not None:
+            yield from marker_notes(option, start.load, checkpoint_dir.to_load(start))
+
+
+def marker_notes(option: str, directory: str, checkpoint: Path | None) -> Iterator[str]:
+    if checkpoint is not None and (wrong := checkpoint_dir.wrong_marker(directory)):
+        yield f"{option}: {wrong}: {checkpoint} is taken instead."
+
+
+def _starts(config: Config) -> dict[str, Config]:
+    """By the option that leads to its checkpoint, the configuration of each model that is trained."""
+    return {"--load": config} | ({"--critic-load": critic_config(config)} if config.has_critic else {})

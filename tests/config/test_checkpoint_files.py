@@ -1,0 +1,162 @@
+"""What is missing or broken in a checkpoint is told before anything starts, and what it would have been taken for."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from slime.config import checkpoint_files, from_command_line
+from slime.config.checkpoint_dir import MARKER
+from slime.config.checkpoint_files import DamagedCheckpoint, damaged_files, read_state, trained
+from tests.config.checkpoints import state_after, write_checkpoint
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Checkpoints after rollouts 3 and 6, as a run leaves them."""
+    directory = tmp_path / "run"
+    for rollout_id in (3, 6):
+        write_checkpoint(directory / f"iter_{rollout_id:07d}", rollout_id)
+        (directory / "rollout").mkdir(exist_ok=True)
+        (directory / "rollout" / f"{rollout_id}.json").write_text("{}")
+    (directory / MARKER).write_text("6")
+    return directory
+
+
+@pytest.fixture
+def checked(complete: list[str], capsys: pytest.CaptureFixture[str]):
+    def check(*options: str) -> tuple[int, str]:
+        """The status of --check with these options, and all that it says, in one line."""
+        with pytest.raises(SystemExit) as ended:
+            from_command_line([*complete, "--num-rollout", "20", *options, "--check"])
+        return ended.value.code, " ".join("".join(capsys.readouterr()).split())
+
+    return check
+
+
+# A checkpoint that lost its state.json.
+
+
+@pytest.mark.parametrize("witness", ["config.json", "../rollout/6.json"])
+def test_one_of_ours_without_its_state_is_refused(checked, run, witness):
+    checkpoint = run / "iter_0000006"
+    (checkpoint / "state.json").unlink()
+    for other in {"config.json", "../rollout/6.json"} - {witness}:
+        (checkpoint / other).unlink()
+    code, said = checked("--load", str(run))
+    assert code == 2 and f"--load: {checkpoint} has lost its state.json" in said
+    assert "--ckpt-step" in said and "--finetune" in said
+    assert checked("--load", str(run), "--ckpt-step", "3")[0] == 0
+
+
+def test_its_weights_alone_can_be_taken(checked, run):
+    (run / "iter_0000006" / "state.json").unlink()
+    code, said = checked("--load", str(run), "--finetune")
+    assert code == 0 and f"starts from the weights of {run}/iter_0000006, and with nothing else of it" in said
+    assert checked("--ref-load", str(run))[0] == 0
+
+
+def test_weights_that_others_wrote_are_taken_as_weights(checked, run):
+    shutil.rmtree(run / "rollout")
+    for name in ("state.json", "config.json"):
+        (run / "iter_0000006" / name).unlink()
+    code, said = checked("--load", str(run))
+    assert code == 0 and f"starts from the weights of {run}/iter_0000006" in said and "20 rollouts = " in said
+
+
+def test_a_critics_is_looked_at_too(checked, run):
+    for rollout_id in (3, 6):
+        write_checkpoint(run / "critic" / f"iter_{rollout_id:07d}", rollout_id)
+    ppo = ["--advantage-estimator", "ppo", "--load", str(run)]
+    assert checked(*ppo)[0] == 0
+    (run / "critic" / "iter_0000006" / "state.json").unlink()
+    code, said = checked(*ppo)
+    assert code == 2 and f"--critic-load: {run}/critic/iter_0000006 has lost its state.json" in said
+    assert "1 problem " in said
+
+
+# Broken files.
+
+WITHOUT = {key: value for key, value in state_after(6).items() if key != "layout"}
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("{", "can't be read ("),
+        ("", "can't be read ("),
+        ("[]", "holds a JSON list, not an object"),
+        ("{}", "lacks 'progress'"),
+        ('{"progress": 6}', "says 6 of 'progress', which is no object"),
+        (json.dumps(state_after(6) | {"progress": {"rollout_id": 6}}), "lacks 'progress.num_steps' and"),
+        (json.dumps(WITHOUT), "lacks 'layout', or has no sound value there"),
+        (json.dumps(state_after(6) | {"tempo": 1}), "says something of tempo, which this version of slime does not"),
+    ],
+)
+def test_a_broken_state_is_refused_by_its_name(checked, run, state, said):
+    (run / "iter_0000006" / "state.json").write_text(state)
+    for option in ("--load", "--ref-load"):
+        code, told = checked(option, str(run))
+        assert code == 2 and f"{option}: {run}/iter_0000006/state.json {said}" in told
+        assert "put it back from a copy" in told
+    with pytest.raises(DamagedCheckpoint, match=r"iter_0000006/state\.json"):
+        read_state(run / "iter_0000006")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.json", None, "iter_0000006 has lost its config.json, which says what model it is of"),
+        ("config.json", "{", "iter_0000006/config.json can't be read ("),
+        ("config.json", "[]", "iter_0000006/config.json can't be read (it is no JSON object)"),
+        (".metadata", None, "iter_0000006 is damaged: there is no file .metadata"),
+        (".metadata", "", "iter_0000006 is damaged: its file .metadata can't be read ("),
+        (".metadata", "{", "iter_0000006 is damaged: its file .metadata can't be read ("),
+        ("__0_0.distcp", None, "iter_0000006 is damaged: there is no file __0_0.distcp"),
+        ("__0_0.distcp", "short", "iter_0000006 is damaged: __0_0.distcp has 5 bytes of 100"),
+    ],
+)
+def test_other_files_that_are_missing_or_broken_are_found_before_a_start(checked, run, name, content, said):
+    file = run / "iter_0000006" / name
+    file.unlink() if content is None else file.write_text(content)
+    for options in (["--load", str(run)], ["--load", str(run), "--finetune"], ["--ref-load", str(run)]):
+        code, told = checked(*options)
+        assert code == 2 and said in told, told
+
+
+def test_nothing_that_a_file_names_is_called(run, tmp_path):
+    class Malice:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    (run / "iter_0000006" / ".metadata").write_bytes(pickle.dumps(Malice()))
+    assert "can't be read" in damaged_files(run / "iter_0000006")[0]
+    assert not (tmp_path / "harm").exists()
+
+
+def test_how_far_a_checkpoint_is(run, tmp_path):
+    assert trained(run / "iter_0000006") == 7
+    (run / "iter_0000006" / "state.json").write_text('{"progress": null}')
+    assert trained(run / "iter_0000006") is None
+    assert trained(tmp_path) is None
+    assert checkpoint_files.lost_state(tmp_path / "release") is None
+
+
+# A marker that leads nowhere.
+
+
+@pytest.mark.parametrize(("marker", "said"), [("99", "names iter_0000099, which is not there"), ("", "is empty")])
+def test_a_marker_that_leads_nowhere_is_told_with_what_is_taken_instead(checked, complete, capsys, run, marker, said):
+    (run / MARKER).write_text(marker)
+    note = f"note: --load: {run}/{MARKER} {said}: {run}/iter_0000006 is taken instead."
+    code, told = checked("--load", str(run))
+    assert code == 0 and note in told
+    from_command_line([*complete, "--num-rollout", "20", "--load", str(run)])
+    assert note in capsys.readouterr().err
+    assert "note: --ref-load: " in checked("--ref-load", str(run))[1]
+    assert "note" not in checked("--load", str(run), "--ckpt-step", "3")[1]
