@@ -55,6 +55,7 @@ def test_an_interrupt_in_the_first_moments_is_answered(tiny, tmp_path):
 def test_a_run_that_fails_to_start_is_not_the_latest_and_says_where_its_logs_are(tiny, tmp_path):
     runs = tmp_path / "runs"
     (runs / "before").mkdir(parents=True)
+    (runs / "before" / "metrics.jsonl").touch()
     (runs / "latest").symlink_to("before")
     nobody = {"RAY_ADDRESS": "127.0.0.1:1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
