@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 MODEL_DIR=${MODEL_DIR:-models/Qwen3-30B-A3B}     # Hugging Face directory: config.json, safetensors, tokenizer
-PROMPT_DATA=${PROMPT_DATA:-data/train.jsonl}     # one {"prompt": [messages], "label": "..."} a line
+PROMPT_DATA=${PROMPT_DATA:-data/train.jsonl}     # one {"prompt": [messages], "label": "34"} a line, graded as mathematics
 EVAL_DATA=${EVAL_DATA:-}                         # the same, held out; empty: no eval
 SAVE_DIR=${SAVE_DIR:-checkpoints/qwen3-30B-A3B}
 NUM_NODES=${NUM_NODES:-2}
@@ -67,7 +67,7 @@ ROLLOUT_ARGS=(
     --label-key label
     --apply-chat-template
     --rollout-shuffle
-    --rm-type exact_match
+    --rm-type deepscaler
     --num-rollout 3000
     --rollout-batch-size 32
     --n-samples-per-prompt 8

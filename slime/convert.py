@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
     """
     context = multiprocessing.get_context("spawn")
     meeting = ports.reserve("127.0.0.1")
-    settings = (count, ports.number(meeting), arguments)
+    reasons, told = context.Pipe(duplex=False)
+    settings = (count, ports.number(meeting), arguments, told)
     processes = [context.Process(target=_rank, args=(target, rank, *settings)) for rank in range(count)]
     resource_tracker.ensure_running()  # here, for when it starts it lets the signal through again
     heeded = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # they inherit it, from their first moment on
@@ -103,7 +105,8 @@ def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
             for process in [process for process in running if process.exitcode is not None]:
                 running.remove(process)
                 if process.exitcode:
-                    raise Refused(f"process {processes.index(process)} of {count} failed; what it said is above")
+                    why = reasons.recv() if reasons.poll() else "what it said is above"  # of several the first
+                    raise Refused(f"process {processes.index(process)} of {count} failed: {why}")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
         for process in processes:
@@ -113,13 +116,13 @@ def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
         meeting.close()
 
 
-def _rank(target: str, rank: int, count: int, port: int, arguments: tuple[Any, ...]) -> None:
+def _rank(target: str, rank: int, count: int, port: int, arguments: tuple[Any, ...], told: Connection) -> None:
     from slime.training import conversion
 
     try:
         getattr(conversion, target)(rank, count, port, *arguments)
     except Exception as error:
-        print(f"slime.convert: {type(error).__name__}: {error}", file=sys.stderr)
+        told.send(f"{type(error).__name__}: {error}")
         sys.exit(1)
 
 

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import slime
 from slime.observe.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -187,6 +188,12 @@ def _version(package: str) -> str | None:
 
 def packages(gpus: bool) -> Iterator[Finding]:
     pinned = pins(gpus)
+    version = f"{slime.__version__} at {ROOT}"
+    if (ROOT / "train.py").is_file():
+        yield Finding("packages", "slime", version)
+    else:
+        note = "train.py, configs/ and scripts/ are in a checkout alone: bash scripts/install.sh in one installs it"
+        yield Finding("packages", "slime", version, Verdict.BROKEN, note)
     for package, purpose in REQUIRED.items():
         version, wanted = _version(package), pinned.get(package)
         if version is None:
@@ -206,7 +213,9 @@ def optional_packages(gpus: bool) -> Iterator[Finding]:
             "optional", package, version or "missing", Verdict.OK if version else Verdict.LACK, "" if version else cost
         )
     for package, cost in OPTIONAL_ON_GPUS.items():
-        version = _version("py-spy" if package == "ray[default]" else package)
+        # What the extra adds to ray has its own packages, of which this is one.
+        is_there = package != "ray[default]" or _version("py-spy")
+        version = _version(package.partition("[")[0]) if is_there else None
         if version or gpus:
             lack = (Verdict.OK, "") if version else (Verdict.LACK, cost)
             yield Finding("optional", package, version or "missing", *lack)

@@ -109,6 +109,16 @@ def test_what_can_not_be_is_refused_before_it_begins(model, converted, tmp_path)
     assert done.returncode == 1 and "is not empty: name a new directory" in done.stderr
 
 
+def test_what_all_processes_fail_by_is_said_once(model, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    weights = (broken / "model.safetensors").read_bytes()
+    (broken / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    done = convert("hf-to-torch-dist", broken, tmp_path / "out", "--workers", "2")
+    assert done.returncode == 1 and not (tmp_path / "out").exists()
+    assert done.stderr.count("CheckpointError") == 1 and "of 2 failed: CheckpointError: " in done.stderr
+
+
 def test_ctrl_c_is_one_line_and_leaves_nothing(model, tmp_path):
     """It reaches the processes that convert, too, as from a terminal."""
     words = ["hf-to-torch-dist", "--input", str(model), "--output", str(tmp_path / "out"), "--workers", "2"]

@@ -81,6 +81,20 @@ def test_what_a_gpu_machine_lacks_costs_something_there_only(monkeypatch):
     assert engine[False].verdict is Verdict.OK and "not needed on a CPU" in engine[False].value
 
 
+def test_the_extra_of_ray_has_rays_version(monkeypatch):
+    pretend_installed(monkeypatch, {"ray": "2.60.0", "py-spy": "0.4.3"})
+    assert by_name(list(doctor.optional_packages(True)))["ray[default]"].value == "2.60.0"
+    pretend_installed(monkeypatch, {"ray": "2.60.0"})
+    assert by_name(list(doctor.optional_packages(True)))["ray[default]"].value == "missing"
+
+
+def test_an_installation_that_is_no_checkout_trains_nothing(monkeypatch, tmp_path):
+    assert by_name(list(doctor.packages(False)))["slime"].verdict is Verdict.OK
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    found = by_name(list(doctor.packages(False)))["slime"]
+    assert found.verdict is Verdict.BROKEN and "bash scripts/install.sh" in found.note
+
+
 def test_what_is_missing_is_never_ticked_off(monkeypatch):
     pretend_installed(monkeypatch, {})
     for gpus in (True, False):

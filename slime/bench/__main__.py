@@ -24,7 +24,7 @@ def main() -> int:
     names = parser.add_subparsers(dest="name", metavar=f"{{{','.join(BENCHES)}}}", required=True)
     benches = {name: importlib.import_module(f"slime.bench.{module}") for name, module in BENCHES.items()}
     for name, bench in benches.items():
-        title = bench.__doc__.partition("\n")[0].removeprefix(f"{name}: ")
+        title = " ".join(bench.__doc__.partition("\n\n")[0].removeprefix(f"{name}: ").split())
         command = names.add_parser(name, help=title, description=bench.__doc__, allow_abbrev=False)
         command.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
         bench.add_arguments(command)

@@ -21,10 +21,9 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import slime
 from slime.bench import environment
 from slime.bench.arguments import count
-from slime.config import ConfigError
+from slime.config import ConfigError, checkout
 from slime.config.errors import Problem
 from slime.data.history import History
 from slime.data.ledger import State
@@ -35,7 +34,6 @@ from slime.rollout.types import RolloutError
 from slime.tiny import Tiny, make_tiny
 
 TARGET, REWARD_TARGET = 0.5, 0.03
-REPOSITORY = Path(slime.__file__).parents[1]
 TASK = "sort"
 SFT_ROLLOUTS = 50  # of 10 optimizer steps
 SPREAD = 0.3  # of the ordinary times, as the sigma of a log-normal distribution
@@ -123,6 +121,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, options: list[str], console: Console) -> AsyncReport:
     """`options` go to both runs. Raises ConfigError, RolloutError."""
+    if lack := checkout.lacking():
+        raise RolloutError(lack)
     if args.median <= 0:
         raise ConfigError([Problem("--median", f"must be more than 0, not {args.median:g}", "e.g. --median 0.2")])
     with tempfile.TemporaryDirectory(prefix="slime-bench-") as scratch:
@@ -180,7 +180,7 @@ def train(place: Path, options: list[str]) -> Path:
     with output.open("w") as file:
         done = subprocess.run(
             [sys.executable, "train.py", *options, "--run-dir", str(place)],
-            cwd=REPOSITORY,
+            cwd=checkout.CHECKOUT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdout=file,
             stderr=subprocess.STDOUT,

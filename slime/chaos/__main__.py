@@ -20,7 +20,7 @@ from pathlib import Path
 
 from slime.chaos.run import ChaosError, Kill, Run
 from slime.chaos.victims import KINDS
-from slime.config import Config, from_command_line
+from slime.config import Config, checkout, from_command_line
 from slime.data.history import History, Tally
 from slime.data.ledger_file import LedgerError
 from slime.observe.terminal import Terminal, seconds
@@ -94,6 +94,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     if not args.kill and args.random_kills < 1:
         parser.error("nothing is to be killed: add --kill engine@1, or --random-kills 3")
+    if lack := checkout.lacking():
+        print(f"slime.chaos: {lack}", file=sys.stderr)
+        return 1
     rest = ["--use-fault-tolerance", *rest]
     config = from_command_line(rest)
     if reasons := [reason for kill in args.kill if (reason := impossible(kill, config))]:

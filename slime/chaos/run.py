@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from slime.chaos.victims import KINDS, MARK, marked, one_of
-from slime.config import Config, checkpoint_dir
+from slime.config import Config, checkout, checkpoint_dir
 from slime.data.history import History, Tally
 from slime.data.ledger_file import LedgerError
 from slime.observe import RunDir, read_metrics
 
-TRAIN = Path(__file__).parents[2] / "train.py"
+TRAIN = checkout.CHECKOUT / "train.py"
 END_S = 60.0  # a run that loses what it can't do without ends within this time
 POLL_S = 0.05
 FIRST_S = 1.0  # how long a rollout is taken to be before one has been

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slime.config import architecture, checkpoint_dir, group_rules, places, recordings, starts, weights
+from slime.config import architecture, checkout, checkpoint_dir, group_rules, places, recordings, starts, weights
 from slime.config.architecture import Architecture
+from slime.config.checkout import CHECKOUT
 from slime.config.config import Config
 from slime.config.errors import Problem
 from slime.config.figures import Misstated
@@ -21,7 +22,6 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer
 NEVER_TIED_BY_SGLANG = {"qwen3_moe", "glm4_moe"}  # its models/qwen3_moe.py and glm4_moe.py don't read the setting
 PROMPT_FILES = (".jsonl", ".parquet")
 STEP_OF = {"ref_load": "ref_ckpt_step", "opd_teacher_load": "opd_teacher_ckpt_step"}
-CHECKOUT = Path(__file__).parents[2]
 MADE_BY = {
     "build/tiny/tool/cold-start": "python train.py --config configs/tiny-tool-sft.yaml",
     "build/tiny/tool": "python -m slime.tiny --task tool --output build/tiny/tool",
@@ -232,6 +232,8 @@ def _advice(path: Path) -> str:
     if not path.is_absolute() and (CHECKOUT / path).exists():
         return f"it is in {CHECKOUT}, and relative paths start where the command runs: start it there"
     for made, command in MADE_BY.items():
+        if path.is_relative_to(made) and checkout.lacking():
+            return f"`{command}` makes it, in a checkout of slime's repository; this installation is none"
         if path.is_relative_to(made):
             where = "" if Path.cwd() == CHECKOUT else f" in {CHECKOUT}: start both there"
             return f"`{command}` makes it{where}"

@@ -93,7 +93,8 @@ class Producer:
         data = columns(self.config, samples, raw_N, rewards_N) if dp_size else None
         journal = self.source if isinstance(self.source, Journal) else None
         if journal is not None:
-            batch = zip(samples, map(float, raw_N), strict=True)
+            graded = self.config.loss_type != "sft_loss"  # the rewards of demonstrations say nothing
+            batch = [(sample, float(raw) if graded else None) for sample, raw in zip(samples, raw_N, strict=True)]
             journal.batched(rollout_id, outcomes(batch, removed_because(samples, data)))
         batches = [] if data is None else self._batches(data, dp_size)  # while that is noted
         if journal is not None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 from statistics import median
 
 import pytest
 
-from slime.bench.asynchronous import SLOWER, AsyncReport, Side, add_times, train
+from slime.bench.asynchronous import SLOWER, AsyncReport, Side, add_times, run, train
+from slime.config import checkout
+from slime.observe import Console
 from slime.rollout.types import RolloutError
 from slime.tiny import make_tiny
 
@@ -45,6 +49,12 @@ def test_a_few_samples_take_twenty_times_as_long(tmp_path) -> None:
     assert median(times) == pytest.approx(0.5, rel=0.05)
     assert times.count(0.5 * SLOWER) / len(times) == pytest.approx(1 / 50, rel=0.2)
     assert max(time for time in times if time < 0.5 * SLOWER) < 3
+
+
+def test_outside_of_a_checkout_nothing_begins(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(checkout, "CHECKOUT", tmp_path)
+    with pytest.raises(RolloutError, match=r"has no train.py: slime runs from a checkout.*scripts/install.sh"):
+        run(argparse.Namespace(), [], Console(io.StringIO()))
 
 
 def test_a_run_that_fails_says_why(tmp_path) -> None:

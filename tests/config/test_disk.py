@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slime.config import architecture, disk, load
+from slime.config import architecture, checkout, disk, load
 from slime.tiny.checkpoint import write_checkpoint
 from tests.models import published
 
@@ -139,6 +139,14 @@ def test_from_another_directory_it_is_said_where_relative_paths_lead(monkeypatch
     assert f"it is in {checkout}, and relative paths start where the command runs" in there
     (made,), _ = found(Path("build/tiny/col/cold-start"))
     assert f"`bash scripts/quickstart.sh` makes it in {checkout}" in made
+
+
+def test_outside_of_a_checkout_nothing_is_said_to_be_made_here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checkout, "CHECKOUT", tmp_path / "site-packages")
+    monkeypatch.setattr(disk, "CHECKOUT", tmp_path / "site-packages")
+    (problem,), _ = found(Path("build/tiny/col/cold-start"))
+    assert problem.endswith("makes it, in a checkout of slime's repository; this installation is none")
 
 
 def test_the_reference_model_is_looked_at_too(tiny, tmp_path):

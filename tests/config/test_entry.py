@@ -199,6 +199,11 @@ def test_the_script_of_30b_a3b_passes_its_check(script):
     assert "256 samples = 1 optimizer step x global batch of 256" in done.stdout
 
 
+def test_the_script_grades_answers_of_a_chat_model(script):
+    """Not only responses that are the label and nothing else."""
+    assert "rewards by deepscaler" in script("--check").stdout
+
+
 def test_options_after_the_scripts_own_win(script):
     assert "learning rate 2e-06" in script("--check", "--lr", "2e-6").stdout
 

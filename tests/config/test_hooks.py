@@ -21,6 +21,7 @@ def test_found_by_path() -> None:
         ("tests.rollout.hooks.missing", "tests.rollout.hooks has no 'missing'"),
         ("tests.rollout.missing.f", "there is no module 'tests.rollout.missing'"),
         ("no_such_package.module.f", "there is no module 'no_such_package'"),
+        ("os.path", "it is of type module, which nobody can call"),
     ],
 )
 def test_not_found(path: str, message: str) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from slime.config import Config, load
+from slime.data.buffer import DataBuffer
+from slime.data.history import History
+from slime.data.ledger import Ledger
 from slime.data.sample import SampleError
 from slime.data.tokenizer import Tokenizer
 from slime.rollout import sft
@@ -42,6 +47,16 @@ def test_what_is_trained_on_is_what_the_assistant_says(config: Config, tiny: Tin
     assert response.removesuffix("<|im_end|>").isdigit()
     assert batch.loss_mask_R.all()
     assert metrics["rollout/response_len/max"] == batch.response_lengths_N.max()
+
+
+def test_the_ledger_has_no_rewards_of_demonstrations(config: Config, tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        buffer = DataBuffer(open_source(config), ledger)
+        buffer.resume(0)
+        with Producer(config, buffer) as producer:
+            producer.rollout(0, dp_size=1)
+    with closing(History(tmp_path / "ledger.db")) as history:
+        assert [entry.reward for entry in history.step(0)] == [None] * 4
 
 
 def test_a_source_without_masks(config: Config) -> None:
