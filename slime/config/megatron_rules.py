@@ -76,8 +76,11 @@ def _gathering_overlaps_by_buckets(c: Config) -> Iterator[Problem]:
         yield Problem(option, what, "add --overlap-grad-reduce, or leave it out")
 
 
-@reads("bf16", "optimizer_cpu_offload")
+@reads("bf16", "optimizer_cpu_offload", "use_distributed_optimizer")
 def _offloaded_optimizer_has_master_weights(c: Config) -> Iterator[Problem]:
     if c.megatron.get("optimizer_cpu_offload") and not c.bf16:
         what = "is for --bf16: Megatron has no such optimizer in float32"
         yield Problem("--optimizer-cpu-offload", what, "leave one out")
+    elif c.megatron.get("optimizer_cpu_offload") and not c.use_distributed_optimizer:
+        what = "exclude each other: Megatron's other optimizer keeps master weights that it would not find on the host"
+        yield Problem("--optimizer-cpu-offload, --no-use-distributed-optimizer", what, "leave one of them out")

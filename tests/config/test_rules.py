@@ -60,6 +60,10 @@ BROKEN = [
     ("--sglang-mem-fraction-static 7", "--sglang-mem-fraction-static: 7 is not a share of the memory"),
     ("--save-interval 5", "--save-interval: needs a place to save to"),
     ("--optimizer-cpu-offload --no-bf16", "--optimizer-cpu-offload: is for --bf16"),
+    (
+        "--bf16 --optimizer-cpu-offload --no-use-distributed-optimizer",
+        "--optimizer-cpu-offload, --no-use-distributed-optimizer: exclude each other",
+    ),
     ("--prompt-data a.jsonl b.jsonl --prompt-data-weights 1", "1 weights for 2 files of --prompt-data"),
     ("--save-keep 2", "--save-keep: is about the checkpoints of --save"),
     ("--async-save", "--async-save: is about the checkpoints of --save"),
