@@ -52,7 +52,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
             _weights(found, option, directory, getattr(config, step), config, trained=trains)
     critic = config.critic_load
     if critic not in (None, config.hf_checkpoint) and "critic_load" not in unsound and checkpoint_dir.is_model(critic):
-        _checkpoint(found, "--critic-load", Path(critic), tokenizer=False, trained=trains)
+        _checkpoint(found, "--critic-load", Path(critic), tokenizer=False, trained=trains, to_value=True)
     if not unsound & {"load", "ckpt_step", "ref_load", "critic_load", "advantage_estimator"}:
         missing = list(starts.problems(config))
         found.problems += missing
@@ -100,9 +100,9 @@ def _weights(found: Findings, option: str, directory: str, step: int | None, con
 
 
 def _checkpoint(
-    found: Findings, option: str, directory: Path, *, tokenizer: bool, trained: bool
+    found: Findings, option: str, directory: Path, *, tokenizer: bool, trained: bool, to_value: bool = False
 ) -> Architecture | None:
-    """The architecture of a checkpoint; what is wrong with it is added to `found`."""
+    """The architecture of a checkpoint; what is wrong with it is added to `found`. `to_value`: it is of a critic."""
     if not directory.is_dir():
         fix = _advice(directory) or _download(directory)
         fix = fix or "name a directory with config.json, safetensors and tokenizer"
@@ -120,8 +120,12 @@ def _checkpoint(
         return None
     lacks = list(weights.lacking(directory))
     if model.model_type in architecture.trainable():
-        if not lacks and (unsound := list(weights.unsound(directory, model))):
+        if not lacks and (unsound := list(weights.unsound(directory, model, to_value=to_value))):
             found.problems.append(_unsound_weights(option, directory, unsound))
+        elif not lacks and to_value and (file := weights.biased_head(directory)):
+            what = f"{weights.BIAS} in {directory / file} is not zero, and the head of a critic has no bias"
+            fix = "set it to 0: all values are then off by the same number, which the critic learns"
+            found.problems.append(Problem(option, what, fix))
     elif trained:
         what = f"{directory} has the model_type {model.model_type!r}, which cannot be trained here"
         found.problems.append(Problem(option, what, f"those that can: {', '.join(architecture.trainable())}"))

@@ -2,8 +2,9 @@
 describes.
 
 A safetensors file is the length of its header (8 bytes, little-endian), the header (JSON: name -> dtype, shape,
-offsets) and the data. Invariant: of each file only its size and its header are read, so that 700 GB are looked through
-in seconds. What is not known of a family (names it has beyond the usual ones) is left to the loading of the model.
+offsets) and the data. Invariant: of each file only its size and its header are read, and of one tensor its few bytes
+(the bias of a reward model's head), so that 700 GB are looked through in seconds. What is not known of a family (names
+it has beyond the usual ones) is left to the loading of the model.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from slime.config.architecture import Architecture
 
 INDEX = "model.safetensors.index.json"
+SCORE, BIAS = "score.weight", "score.bias"
 LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 EXPERT = re.compile(r"mlp\.experts\.(\d+)\.")
 PREFIXES = ("model.language_model.", "model.")  # a model with further modalities keeps its decoder in the first
@@ -39,8 +41,11 @@ def lacking(directory: Path) -> Iterator[str]:
         yield f"{directory} has {len(shards) - len(gone)} of {len(shards)} files of weights; {gone[0]} is missing"
 
 
-def unsound(directory: Path, model: Architecture) -> Iterator[str]:
-    """What is wrong with files of weights that are all there: those that are damaged, else tensors that don't fit."""
+def unsound(directory: Path, model: Architecture, *, to_value: bool = False) -> Iterator[str]:
+    """What is wrong with files of weights that are all there: those that are damaged, else tensors that don't fit.
+
+    `to_value`: the model gives a number a token instead of logits, by the head of a reward model or one that is new.
+    """
     index = directory / INDEX
     where = _weight_map(index) if index.exists() else {}
     files = sorted(set(where.values())) or sorted(path.name for path in directory.glob("*.safetensors"))
@@ -55,7 +60,8 @@ def unsound(directory: Path, model: Architecture) -> Iterator[str]:
     for name, file in where.items():
         if name not in headers[file]:
             yield f"{name} is not in {file}, though {INDEX} says so"
-    yield from _unlike(model, {name: shape for header in headers.values() for name, shape in header.items()})
+    tensors = {name: shape for header in headers.values() for name, shape in header.items()}
+    yield from _unlike(model, tensors, to_value=to_value)
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -86,7 +92,23 @@ def _header(file: Path) -> dict[str, Shape]:
     return shapes
 
 
-def _unlike(model: Architecture, tensors: dict[str, Shape]) -> Iterator[str]:
+def biased_head(directory: Path) -> str:
+    """The file with the bias of a reward model's head, if that is not zero. Expects files that are whole."""
+    for file in sorted(directory.glob("*.safetensors")):
+        if BIAS in _header(file) and any(_data(file, BIAS)):
+            return file.name
+    return ""
+
+
+def _data(file: Path, name: str) -> bytes:
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        first, end = json.loads(stream.read(length))[name]["data_offsets"]
+        stream.seek(8 + length + first)
+        return stream.read(end - first)
+
+
+def _unlike(model: Architecture, tensors: dict[str, Shape], *, to_value: bool) -> Iterator[str]:
     """How the tensors of a checkpoint differ from what its config.json says."""
     prefix = next((prefix for prefix in PREFIXES if f"{prefix}embed_tokens.weight" in tensors), "model.")
     layers: dict[int, dict[str, Shape]] = {}
@@ -98,7 +120,10 @@ def _unlike(model: Architecture, tensors: dict[str, Shape]) -> Iterator[str]:
         yield f"there are weights of layer {max(beyond)}, but config.json says {num_layers} layers"
     shapes = _shapes(model)
     needed = [prefix + "embed_tokens.weight", prefix + "norm.weight"]
-    needed += ["lm_head.weight"] if model.get("untie_embeddings_and_output_weights") else []
+    if to_value:
+        yield from _misshapen(SCORE, tensors, (1, model["hidden_size"]), by="a critic wants")
+    elif model.get("untie_embeddings_and_output_weights"):
+        needed.append("lm_head.weight")
     yield from (f"{name} is missing" for name in needed if name not in tensors)
     for name in needed:
         yield from _misshapen(name, tensors, shapes[name.removeprefix(prefix)])
@@ -172,6 +197,6 @@ def _shapes(a: Architecture) -> dict[str, Shape]:
     return shapes
 
 
-def _misshapen(name: str, tensors: dict[str, Shape], wanted: Shape) -> Iterator[str]:
+def _misshapen(name: str, tensors: dict[str, Shape], wanted: Shape, *, by: str = "config.json says") -> Iterator[str]:
     if name in tensors and tensors[name] != wanted:
-        yield f"{name} has shape {list(tensors[name])}, config.json says {list(wanted)}"
+        yield f"{name} has shape {list(tensors[name])}, {by} {list(wanted)}"

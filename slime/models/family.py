@@ -101,6 +101,10 @@ class Family(ABC):
         block = quantization.get("weight_block_size")
         return (block[0], block[1]) if quantization.get("quant_method") == "fp8" and block else None
 
+    def drops_zeros(self, hf_name: str) -> bool:
+        """Whether a checkpoint's tensor that `tensors` does not name is left unread as long as all of it is zero."""
+        return False
+
     def passes_on(self, hf_name: str) -> bool:
         """Whether a checkpoint's tensor that `tensors` does not name is left alone by training, and saved as it was."""
         return False

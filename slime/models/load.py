@@ -27,7 +27,12 @@ def load_hf(shard: Shard, directory: str | Path) -> int:
     problems |= {
         f"{name} in {file} has no place in the model"
         for name, file in checkpoint.files.items()
-        if not (name in wanted or family.ignores(name) or family.passes_on(name))
+        if not (name in wanted or family.ignores(name) or family.passes_on(name) or family.drops_zeros(name))
+    }
+    problems |= {
+        f"{name} in {file} is not zero, and the model has none"
+        for name, file in checkpoint.files.items()
+        if name not in wanted and family.drops_zeros(name) and checkpoint.fetch(name, ()).any()
     }
     entries = [entry for entry in shard.entries if not lacking.issuperset(entry.mine.names)]
     for entry in entries:

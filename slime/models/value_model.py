@@ -1,8 +1,9 @@
 """A value function: the body of any family, and one number a token instead of the output layer.
 
 In Hugging Face's format it is a model for sequence classification with one label: `score.weight` [1, hidden size]
-beside the body, without a bias. A checkpoint that lacks it, as every language model does, leaves that layer as it was
-made.
+beside the body, without a bias: transformers has none there. SGLang has, so some reward models come with one, which is
+left out where it is zero and refused elsewhere. A checkpoint that lacks the head, as every language model does, leaves
+that layer as it was made.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from slime.models.family import Family
 from slime.models.mapping import Mapping, Replicated
 
-SCORE = "score.weight"
+SCORE, SCORE_BIAS = "score.weight", "score.bias"
 
 
 def value_model(family: Family) -> Family:
@@ -42,6 +43,9 @@ def _with_value_head(family: type[Family]) -> type[Family]:
 
         def ignores(self, hf_name: str) -> bool:
             return hf_name == "lm_head.weight" or super().ignores(hf_name)
+
+        def drops_zeros(self, hf_name: str) -> bool:
+            return hf_name == SCORE_BIAS or super().drops_zeros(hf_name)
 
         def keeps_dtype(self, hf_name: str) -> bool:
             return hf_name == SCORE or super().keeps_dtype(hf_name)

@@ -132,7 +132,7 @@ def weight_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
     yield "model.norm.weight", (hidden,)
     if "num_labels" in config:
         yield "score.weight", (config["num_labels"], hidden)
-        yield "score.bias", (config["num_labels"],)
+        yield "score.bias", (config["num_labels"],)  # SGLang's head has one, and leaves it as memory was; 0: as without
     elif not config["tie_word_embeddings"]:
         yield "lm_head.weight", (vocab, hidden)
 
@@ -144,6 +144,8 @@ def feed_forward_shapes(prefix: str, hidden: int, inner: int) -> Iterator[tuple[
 
 
 def initial_weight(name: str, shape: tuple[int, ...], hidden: int, rng: np.random.Generator) -> np.ndarray:
+    if name == "score.bias":
+        return np.zeros(shape, np.float32)
     if len(shape) == 1:
         return np.ones(shape, np.float32)
     scale = 0.05 if "embed_tokens" in name or "lm_head" in name else 0.7 / math.sqrt(hidden)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from slime.config import architecture, checkout, disk, load
 from slime.tiny.checkpoint import write_checkpoint
@@ -158,6 +160,48 @@ def test_the_teacher_is_looked_at_too(tiny, tmp_path):
     teacher = ["--use-opd", "--opd-type", "megatron", "--opd-teacher-load", str(tmp_path / "nowhere")]
     (problem,), _ = found(tiny, *teacher)
     assert problem.startswith("--opd-teacher-load: there is no directory")
+
+
+# -- the model that a critic starts from
+
+
+@pytest.fixture
+def reward_model(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "reward-model", scores=True)
+
+
+def critic(directory: Path) -> list[str]:
+    return ["--advantage-estimator", "ppo", "--critic-load", str(directory)]
+
+
+def changed(directory: Path, tensors: dict[str, np.ndarray | None]) -> Path:
+    """With these in place of its own, or without those that are None."""
+    file = directory / "model.safetensors"
+    held = {name: tensor for name, tensor in (load_file(file) | tensors).items() if tensor is not None}
+    save_file(held, file, metadata={"format": "pt"})
+    return directory
+
+
+def test_a_critic_starts_from_a_reward_model_whose_head_has_no_bias_or_one_of_zero(tiny, reward_model):
+    assert found(tiny, *critic(reward_model)) == ([], [])
+    assert found(tiny, *critic(changed(reward_model, {"score.bias": None}))) == ([], [])
+
+
+def test_a_reward_model_has_no_output_layer_even_if_it_is_not_tied(tiny, reward_model):
+    config = json.loads((reward_model / "config.json").read_text())
+    (reward_model / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    assert found(tiny, *critic(reward_model)) == ([], [])
+
+
+def test_a_bias_that_a_critic_would_lose_is_told_before_a_start(tiny, reward_model):
+    (problem,), _ = found(tiny, *critic(changed(reward_model, {"score.bias": np.full(1, 0.5, np.float32)})))
+    assert f"--critic-load: score.bias in {reward_model}/model.safetensors is not zero" in problem
+    assert "set it to 0" in problem
+
+
+def test_a_head_of_several_labels_is_told_before_a_start(tiny, reward_model):
+    (problem,), _ = found(tiny, *critic(changed(reward_model, {"score.weight": np.zeros((2, 64), np.float32)})))
+    assert "score.weight has shape [2, 64], a critic wants [1, 64]" in problem
 
 
 # -- what scripts state

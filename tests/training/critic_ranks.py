@@ -18,8 +18,8 @@ from tests.training.rollouts import Made, Trained, shares, varied
 PPO = ["--advantage-estimator", "ppo"]
 
 
-def write_score(model: Path, directory: Path) -> Path:
-    """`model` with a value head beside its body, as a reward model has."""
+def write_score(model: Path, directory: Path, bias: float = 0.0) -> Path:
+    """`model` with a value head beside its body, as a reward model has that SGLang serves: with a bias."""
     import shutil
 
     from safetensors.torch import load_file, save_file
@@ -28,6 +28,7 @@ def write_score(model: Path, directory: Path) -> Path:
     tensors = load_file(model / "model.safetensors")
     hidden = tensors["model.norm.weight"].numel()
     tensors["score.weight"] = torch.from_numpy(np.random.default_rng(5).normal(size=(1, hidden)).astype(np.float32)) / 8
+    tensors["score.bias"] = torch.tensor([bias])
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
@@ -96,6 +97,11 @@ def of_one_rank(
             pass
     except ValueError as error:
         found["checkpoint of a policy"] = str(error)
+    try:
+        with critic(directory, "--critic-load", str(write_score(Path(directory), Path(out) / "biased", bias=0.5))):
+            pass
+    except ValueError as error:
+        found["biased"] = str(error)
     return found
 
 

@@ -78,6 +78,10 @@ def test_values_are_those_of_the_states_that_tokens_were_chosen_in(found, values
     assert found["values"] == close(torch.cat(values).tolist())
 
 
+def test_a_bias_of_a_reward_models_head_is_not_left_out_unless_it_is_zero(found):
+    assert "score.bias in model.safetensors is not zero, and the model has none" in found["biased"]
+
+
 def test_a_critic_without_a_head_expects_nothing(found):
     assert set(found["new"]) == {0.0}
 
