@@ -1,4 +1,5 @@
-"""Chat templates: messages in, text out, exactly as transformers renders them (a test holds that).
+"""Chat templates: messages in, text out, exactly as transformers renders them (a test holds that), but for contents
+that are lists of parts: a template that knows of texts alone, and would show nothing of them, is given their text.
 
 Invariants: a template comes with the checkpoint and is not trusted, so it runs in Jinja's sandbox; the same arguments
 give the same text.
@@ -44,6 +45,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any] | None = None):
         self._variables = {**tokenizer.named_tokens, **(kwargs or {})}
         self._templates = compile_templates(tokenizer.templates)
+        self._takes_parts: dict[str, bool] = {}  # of messages of a role
 
     def render(
         self, messages: Messages, tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool
@@ -55,6 +57,42 @@ class ChatTemplate:
         self, messages: Messages, tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool = False
     ) -> tuple[str, list[Span]]:
         """The text, and the characters in it that the template marks as generated; none where it has no such marks."""
+        messages = [self._as_text(i, message) for i, message in enumerate(messages)]
+        return self._rendered(messages, tools, add_generation_prompt=add_generation_prompt)
+
+    def _as_text(self, i: int, message: dict[str, Any]) -> dict[str, Any]:
+        """With one text in place of parts that the template would not show."""
+        parts, role = message.get("content"), message.get("role", "")
+        if not isinstance(parts, list):
+            return message
+        if role not in self._takes_parts:
+            self._takes_parts[role] = self._shows_parts(role)
+        if self._takes_parts[role]:
+            return message
+        texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+        if other := [part for part, text in zip(parts, texts, strict=True) if not isinstance(text, str)]:
+            kind = other[0].get("type") if isinstance(other[0], dict) else other[0]
+            raise DataError(
+                f"message {i} (role {role!r}) has a part {kind!r}; the chat template has room for text alone"
+            )
+        return message | {"content": "".join(texts)}
+
+    def _shows_parts(self, role: str) -> bool:
+        """Whether the template writes a part of text as it writes the text."""
+        before = {"system": (), "user": ()}.get(role, ({"role": "user", "content": "x"},))
+        after = [{"role": "user", "content": "x"}] if role == "system" else []
+        contents: tuple[Any, ...] = ("word", [{"type": "text", "text": "word"}])
+        try:
+            alone, in_parts = (
+                self._rendered([*before, {"role": role, "content": content}, *after]) for content in contents
+            )
+        except DataError:
+            return False
+        return alone == in_parts
+
+    def _rendered(
+        self, messages: Messages, tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool = False
+    ) -> tuple[str, list[Span]]:
         template = self._templates.get("tool_use" if tools else "default", self._templates.get("default"))
         if template is None:
             raise DataError(

@@ -4,6 +4,16 @@ These are our own. They do what those of Qwen3, Llama 3.1 and GLM 4.5 are known 
 package has them, and tests download nothing. test_encode.py has the one published template that there is.
 """
 
+TEXT_ALONE = """\
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}"""
+"""As Qwen3's, which writes nothing of a content in parts."""
+
 CHATML = """\
 {%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
