@@ -164,6 +164,11 @@ PERF = (
     Metric(
         "perf/ledger_time", "s", "its part for telling the ledger, and for waiting until it has taken note of the batch"
     ),
+    Metric(
+        "perf/buffer_samples_per_sec",
+        "samples/s",
+        "laid out for the training ranks and put where these find them, while the ledger is written",
+    ),
     Metric("perf/train_wait_time", "s", "the trainers waited for a rollout"),
     Metric("perf/train_time", "s", "all of the training on one rollout"),
     Metric("perf/data_preprocess_time", "s", "its first part: from the batch to micro-batches of tensors"),

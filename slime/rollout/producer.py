@@ -96,7 +96,10 @@ class Producer:
             graded = self.config.loss_type != "sft_loss"  # the rewards of demonstrations say nothing
             batch = [(sample, float(raw) if graded else None) for sample, raw in zip(samples, raw_N, strict=True)]
             journal.batched(rollout_id, outcomes(batch, removed_because(samples, data)))
+        began = time.perf_counter()
         batches = [] if data is None else self._batches(data, dp_size)  # while that is noted
+        if batches:
+            extra["perf/buffer_samples_per_sec"] = len(samples) / (time.perf_counter() - began)
         if journal is not None:
             extra |= journal.noted()
 

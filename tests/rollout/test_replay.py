@@ -51,6 +51,7 @@ def test_a_replay_makes_the_same_batches(tmp_path, tiny_model):
             producer._evaluate(replaying, 0, None, evaluation=True)
     assert len(made) == len(again) == 2 and all(map(same, made, again))
     assert not [name for name in metrics if "tokens" in name]  # no speed: nothing was sampled
+    assert metrics["perf/buffer_samples_per_sec"] > 0
     assert metrics["rollout/raw_reward"] == np.mean([s.reward for group in RECORDED for s in group])
 
 
