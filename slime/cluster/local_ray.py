@@ -5,19 +5,22 @@ only, a directory and a token of its own, no dashboard server, no autoscaler and
 three seconds). The version of Ray is pinned in requirements/.
 
 Invariants: all listens on 127.0.0.1; the token is in a file that only this user can read; logs are in `logs`/ray; no
-file of the user's is read or written, and what is changed in this process is put back by `stop`.
+file of the user's is read or written; a signal to the driver's process group reaches none of Ray's processes; and what
+is changed in this process is put back by `stop`.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import subprocess
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, utils, worker
+from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 from ray._private.resource_isolation_config import ResourceIsolationConfig
@@ -78,6 +81,9 @@ class LocalRay:
         self._replace(ray_constants, "ENABLE_RAY_CLUSTER", False)
         # else its agents load the dashboard's modules, one after the other
         self._replace(utils, "get_dashboard_dependency_error", lambda: ImportError("the dashboard is not wanted"))
+        # else a signal to the driver's process group, as timeout, Slurm and terminals send it, ends Ray before the driver,
+        # which then waits for it; whoever starts Ray's processes still ends them, and the kernel does if he dies
+        self._replace(services, "ConsolePopen", partial(subprocess.Popen, start_new_session=True))
         # what the node has to say of workers that died: `wait` reports those, with their logs
         self._replace(worker, "print_to_stdstream", note)
 

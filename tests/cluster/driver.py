@@ -1,9 +1,10 @@
 """A driver for tests: a real session with two actors, each with a child that ignores SIGTERM and a file in /dev/shm.
 
 `python -m tests.cluster.driver RUN_DIR MODE` prints one JSON line when everything is up, then does what MODE says:
-`serve` answers "call" lines on standard input until it ends, `wait` waits for an actor that takes an hour, `fail` has
-the second actor raise while the first one waits for it, `gpus` also places ranks and says which GPUs they see, `nodes`
-places them on a node of four GPUs each, and waits for the second.
+`serve` answers "call" lines on standard input until it ends, `wait` waits for an actor that takes an hour, `ask` does
+and then asks an actor for a last word, as a job asks its own to end, `fail` has the second actor raise while the first
+one waits for it, `gpus` also places ranks and says which GPUs they see, `nodes` places them on a node of four GPUs each,
+and waits for the second.
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ def main(run_dir: str, mode: str) -> None:
                 print(wait(holders[0].call.remote(), "an answer", 30), flush=True)
         elif mode == "wait":
             wait(holders[0].wait.remote(), "an hour to pass", 7200)
+        elif mode == "ask":
+            try:
+                wait(holders[0].wait.remote(), "an hour to pass", 7200)
+            finally:
+                print(ray.get(holders[1].call.remote(), timeout=30), flush=True)
         elif mode == "nodes":
             wait(holders[1].wait.remote(), "an hour to pass", 7200)
         elif mode == "fail":

@@ -1,5 +1,5 @@
 """A run ends whole, however it ends, and nothing else does. Every test runs a real driver with a real Ray. Takes about
-75 s.
+95 s.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from slime.cluster import reaper
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
+GROUP_S = 20  # of Slurm's patience, which is 30 s
 
 
 class Driver:
@@ -175,6 +176,19 @@ def test_sigterm_ends_everything(driver):
     assert run.process.wait(DEADLINE_S) == 128 + signal.SIGTERM, run.errors
     assert run.remains == []
     assert run.errors.endswith("slime: ended by SIGTERM; whatever this run had started has ended\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_whole_process_group_ends_everything_in_order(driver, number):
+    """As `timeout`, systemd, Slurm and a terminal send it: Ray's own processes are not to die of it before us."""
+    run = driver("ask")
+    os.killpg(run.process.pid, number)
+    status = -number if number == signal.SIGINT else 128 + number  # an interpreter that ends by KeyboardInterrupt
+    assert run.process.wait(GROUP_S) == status, run.errors
+    assert run.remains == []
+    assert run.process.stdout.read() == "pong\n", run.errors
+    if number != signal.SIGINT:
+        assert run.errors.endswith(f"slime: ended by {number.name}; whatever this run had started has ended\n")
 
 
 def test_a_failure_ends_everything_and_shows_its_cause(driver):
