@@ -15,7 +15,7 @@ from slime.config.engine_groups import ServedModel, planned_engines
 from slime.inference.control import EngineControl
 from slime.inference.errors import InferenceError
 from slime.inference.external import ExternalEngine
-from slime.inference.server import EngineServer
+from slime.inference.server import EngineServer, needs_texts
 from slime.inference.watch import Checks, Death, Watch
 
 END_S = 40.0  # from when a server no longer answers until its process has ended, if it does
@@ -46,7 +46,7 @@ class EngineActor:
         try:
             self.server.restart(timeout)
         except InferenceError as error:
-            return Death.at_start(error)
+            return Death.at_start(error, self.server)
         self.watching.server_is_up()
         return self.server.control
 
@@ -54,12 +54,7 @@ class EngineActor:
     def watch(self) -> Death | None:
         """Returns when the engine is stopped. When it ends by itself, its death; without --use-fault-tolerance that is
         an InferenceError."""
-        death = self.watching.death()
-        if death is not None and self.checks is None:
-            raise InferenceError(
-                f"{self.server.name} {death.cause}. With --use-fault-tolerance it is started again.{death.log_tail}"
-            )
-        return death
+        return self.watching.death_if_mended()
 
     def sleep(self) -> None:
         self._unless_dead(self.server.control.release_memory)
@@ -111,7 +106,8 @@ class Engines:
         checks, seats = Checks.from_config(config), iter(placement.engines)
         for engine in planned_engines(models):
             if engine.address is not None:
-                server, options = ExternalEngine(engine.address, engine.index), {"num_cpus": 0}
+                server = ExternalEngine(engine.address, engine.index, needs_texts(config))
+                options = {"num_cpus": 0}
             else:
                 places = next(seats)
                 log, host, options = logs / f"engine-{engine.index}.log", places[0].host, placement.options(places)

@@ -50,6 +50,7 @@ class Job:
     def __init__(self, config: Config, session: Session, console: Console) -> None:
         self.config, self.session, self.console = config, session, console
         self.watched: list[ray.ObjectRef] = []  # until all are up: from then on it is the recovery's
+        self.starting: list[ray.ObjectRef] = []  # the engines
         self.recovery: Recovery | None = None
         self.whole = False  # whether all that was to be done is done
         self.stops: list[Any] = []
@@ -74,6 +75,7 @@ class Job:
             self.engines = Engines(config, models, seats, device=device, logs=session.logs, token=token)
             self.stops.append(self.engines.stop)
             self.watched = [self.engines.watch(index) for index in range(len(self.engines))]
+            self.starting = self.engines.ready(START_S)
             self.buffer = buffer = Buffer.start(config)
             opened = buffer.open(config)
             if config.num_rollout is None:
@@ -106,8 +108,8 @@ class Job:
             self.first_rollout = loaded + 1 if config.start_rollout_id is None else config.start_rollout_id
             rolled_back = self.wait(buffer.resume(self.first_rollout), f"{buffer.name} to find its place", START_S)
             if len(self.engines):
-                self.watched += [self.rollouts.watch(model) for model in self.rollouts.own_routers]
-            controls = self.wait(self.engines.ready(START_S), "the engines to start", START_S)
+                self.watched += [self.rollouts.watch(model) for model in self.rollouts.routers]
+            controls = self.wait(self.starting, "the engines to start", START_S)
             self.wait(self.rollouts.connect(controls, START_S), "the router to find the engines", START_S)
         critics = self.critics.ranks if self.critics is not None else []
         self.pulse = Pulse([*self.trainers.ranks, *critics, buffer.actor, self.rollouts.actor])
@@ -134,7 +136,7 @@ class Job:
 
     def _watch(self) -> list[ray.ObjectRef]:
         if self.recovery is None:
-            return self.watched
+            return [*self.watched, *self.starting]
         self.recovery.look()
         return [*self.recovery.watched, *self.pulse.beat()]
 

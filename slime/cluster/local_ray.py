@@ -81,8 +81,8 @@ class LocalRay:
         self._replace(ray_constants, "ENABLE_RAY_CLUSTER", False)
         # else its agents load the dashboard's modules, one after the other
         self._replace(utils, "get_dashboard_dependency_error", lambda: ImportError("the dashboard is not wanted"))
-        # else a signal to the driver's process group, as timeout, Slurm and terminals send it, ends Ray before the driver,
-        # which then waits for it; whoever starts Ray's processes still ends them, and the kernel does if he dies
+        # else a signal to the driver's process group, as timeout, Slurm and terminals send it, ends Ray before the
+        # driver, which then waits for it in vain
         self._replace(services, "ConsolePopen", partial(subprocess.Popen, start_new_session=True))
         # what the node has to say of workers that died: `wait` reports those, with their logs
         self._replace(worker, "print_to_stdstream", note)

@@ -77,12 +77,12 @@ class Recovery:
         ]
         self.routers = [
             Server(
-                "router" if len(rollouts.own_routers) == 1 else f"router of {model}",
+                name,
                 watch=lambda model=model: rollouts.watch(model),
                 restart=lambda model=model: rollouts.restart_router(model, RESTART_S),
                 pending=pending,
             )
-            for model, pending in zip(rollouts.own_routers, watches[len(controls) :], strict=True)
+            for (model, name), pending in zip(rollouts.routers.items(), watches[len(controls) :], strict=True)
         ]
         self.restarts = dict.fromkeys(("rollout/engine_restarts", "rollout/router_restarts"), 0)
 
@@ -161,7 +161,7 @@ class Recovery:
         if server.deaths > MOST_DEATHS:
             lines = f"{server.name} died {server.deaths} times in one rollout; at last it {death.cause}{death.log_tail}"
             raise ActorFailed(lines, actor=describe(ref), cause=None, log=log_file(ref))
-        self.console.warn(f"{server.name} {death.cause}; it is started again, and what it was doing is done again")
+        self.console.warn(f"{server.name} {death.cause}; {death.what_then}, and what it was doing is done again")
         if server in self.engines:
             server.serves = False
             self._route()

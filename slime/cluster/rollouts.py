@@ -71,7 +71,7 @@ class RolloutActor:
 
     @ray.method(concurrency_group="recovery")
     def restart_router(self, model: str, timeout: float) -> Death | None:
-        """Starts it on its old port, without engines. Returns how it failed to."""
+        """Brings it back on its old port, without engines. Returns how that failed."""
         return self.routes[model].restart(timeout)
 
     @ray.method(concurrency_group="watch")
@@ -131,8 +131,11 @@ class Rollouts:
         }  # besides the one for rollouts
         actor = ray.remote(concurrency_groups=threads)(RolloutActor).options(name="rollout", num_cpus=0)
         self.actor = actor.remote(config, models, buffer, dp_size, logs, token)
-        # The models whose routers are ours to keep alive.
-        self.own_routers = [model.name for model in models] if config.sglang_router_ip is None else []
+        self.routers = {model.name: "router" if len(models) == 1 else f"router of {model.name}" for model in models}
+        if config.sglang_router_ip is not None:  # with one model only
+            self.routers = dict.fromkeys(
+                self.routers, f"external router at {config.sglang_router_ip}:{config.sglang_router_port}"
+            )
 
     def start_routers(self) -> ray.ObjectRef:
         return self.actor.start_routers.remote()

@@ -12,7 +12,7 @@ from slime.config import Config
 from slime.config.engine_groups import ServedModel
 from slime.inference.control import EngineControl
 from slime.inference.errors import InferenceError
-from slime.inference.router import ExternalRouter, router_from_config
+from slime.inference.router import router_from_config
 from slime.inference.watch import Checks, Death, Watch
 
 END_S = 10.0  # from when a router no longer answers until its process has ended, if it does
@@ -63,22 +63,19 @@ class Route:
                 raise
 
     def restart(self, timeout: float) -> Death | None:
-        """Starts the router on its old port, without engines. Returns how it failed to."""
+        """Starts the router on its old port, without engines, or waits until who had started it does. Returns how that
+        failed."""
         self._watch_anew()
         try:
             self.router.restart(timeout)
         except InferenceError as error:
-            return Death.at_start(error)
+            return Death.at_start(error, self.router)
         return None
 
     def watch(self) -> Death | None:
         """Returns when the router is stopped. When it ends by itself, its death; without --use-fault-tolerance that is
         an InferenceError, since clients would wait for it for hours."""
-        death = self.watching.death() if self.watching is not None else None
-        if death is not None and self.checks is None:
-            what = f"{self.router.name} {death.cause}. With --use-fault-tolerance it is started again.{death.log_tail}"
-            raise InferenceError(what)
-        return death
+        return self.watching.death_if_mended() if self.watching is not None else None
 
     def stop_watching(self) -> None:
         """The router is about to be stopped."""
@@ -86,8 +83,7 @@ class Route:
             self.watching.stop()
 
     def _watch_anew(self) -> None:
-        if not isinstance(self.router, ExternalRouter):
-            self.watching = Watch(self.router, self.router.answer, self.checks)
+        self.watching = Watch(self.router, self.router.answer, self.checks)
 
     def _add_workers(self, timeout: float) -> None:
         roles = {engine.url: engine.role for engine in self.engines}

@@ -93,7 +93,7 @@ def wait(
     began, clock = time.monotonic(), time.strftime("%H:%M:%S")
     values: dict[ray.ObjectRef, Any] = {}
     while pending:
-        watched = [ref for ref in watch() if ref not in over]
+        watched = [ref for ref in watch() if ref not in over and ref not in pending]
         left = began + timeout - time.monotonic()
         if left <= 0:
             raise stalled(what, pending, len(values) + len(pending), timeout, clock)

@@ -23,6 +23,7 @@ from slime.inference.http import exchange
 
 PauseMode = Literal["in_place", "retract", "abort"]
 Memory = Literal["weights", "kv_cache"]
+HEALTH_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class EngineControl:
     """`token` is what the engine was started with, `timeout` in seconds for each call, `index` its place among the
     engines of a run. `first_device` and `num_devices` say which of the devices of all engines are its own, `model`
     which of the served models it has, `gets_weights` whether from training; `worker_type` and `bootstrap_port` are what
-    a router must know of it."""
+    a router must know of it. `starts` counts those that were seen of one that comes back where it was: two that differ
+    in it are two engines, and the second is in no process group of the first."""
 
     url: str
     token: str | None = None
@@ -43,6 +45,7 @@ class EngineControl:
     bootstrap_port: int | None = None
     model: str = POLICY
     gets_weights: bool = True
+    starts: int = 1
 
     @property
     def role(self) -> dict[str, Any]:
@@ -168,7 +171,7 @@ class EngineControl:
 
     def health(self) -> None:
         """Raises when the engine does not say that it is up. It says so while paused or released, too."""
-        exchange("GET", self.url, "/health", timeout=min(self.timeout, 10.0), server=self.name)
+        exchange("GET", self.url, "/health", timeout=min(self.timeout, HEALTH_S), server=self.name)
 
     def server_info(self) -> dict[str, Any]:
         """All settings, and the state of the scheduler, which is asked: no answer means that it hangs."""

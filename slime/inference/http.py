@@ -32,8 +32,9 @@ def exchange(
         RequestError: the status is not 2xx; the message carries the body of the answer. InferenceError: there was no
         answer: connection refused or lost, or the time is up.
     """
-    asked = f"{server} at {url}: {method} {path}"
     address = urlsplit(url)
+    whom = server if address.netloc in server else f"{server} at {url}"
+    asked = f"{whom}: {method} {path}"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     if body is not None:
         headers["Content-Type"] = "application/json"

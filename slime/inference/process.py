@@ -34,11 +34,18 @@ PORT_TAKEN = ("address already in use", "port is already in use")  # in the log;
 STOP_TIMEOUT_S = 40.0  # more than the supervisor takes before it gives up
 LOG_LINES = 25
 PROGRESS = re.compile(r"\d+%")  # of a progress bar, which says nothing of why a server ended
+RAISED = re.compile(  # the line of an exception, after its frames; or what a parser of options says
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(?P<exception>\S.*)|^[\w ./-]+: (?P<refusal>error: .*)",
+    re.MULTILINE,
+)
+CONSEQUENCE = re.compile(r"\bdied\b|EOFError|BrokenPipe|Connection(Reset|Refused)")  # of another process's exception
 
 
 class ServerProcess(ABC):
-    """`name` is what messages call it. `port` None lets the system choose; it is settled once `wait_ready` has
-    returned."""
+    """`name` is what messages call it, `comes_back` what becomes of it with --use-fault-tolerance. `port` None lets the
+    system choose; it is settled once `wait_ready` has returned."""
+
+    comes_back = "it is started again"
 
     def __init__(self, name: str, *, host: str, port: int | None, log_path: Path) -> None:
         if host in ("0.0.0.0", "::", ""):
@@ -165,7 +172,7 @@ class ServerProcess(ABC):
                 self.stop()
                 self.start()
             elif status is not None:
-                raise InferenceError(f"{self.name} ended with status {status} before it was up.{self.log_tail()}")
+                raise self.start_failure()
             elif time.monotonic() > deadline:
                 raise InferenceError(f"{self.name} is not up after {timeout:g} s.{self.log_tail()}")
             time.sleep(0.1)
@@ -192,6 +199,13 @@ class ServerProcess(ABC):
         with open(self.log_path, "rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
+
+    def start_failure(self) -> InferenceError:
+        """Of a server that has ended before it was up: what it raised, where its log is, and the end of that."""
+        found = [match["exception"] or match["refusal"] for match in RAISED.finditer(self.log())]
+        causes = [line for line in found if not CONSEQUENCE.search(line)] or found
+        cause = causes[-1].strip() if causes else f"it has ended, {self.ending()}"
+        return InferenceError(f"{self.name} did not start: {cause} (its log: {self.log_path}){self.log_tail()}")
 
     def log_tail(self) -> str:
         """The last lines of the log, to be appended to a message; nothing if there are none."""

@@ -6,6 +6,7 @@ Invariants
 - It passes on of a request what it knows. `return_routed_experts` it does not: the label `EXPERTS_LABEL` says the same,
   to engines that `slime.inference.launch` started.
 - A router that we didn't start is left as it was found: `stop` takes out the engines that we put in, and nothing else.
+  Once it no longer has them it was started anew, and has ended as far as we are concerned.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from slime.inference.errors import InferenceError, RequestError
+from slime.inference.external import LISTENS_S, ExternalServer
 from slime.inference.flags import flags
 from slime.inference.http import exchange
 from slime.inference.process import ServerProcess, is_loopback
@@ -46,9 +49,14 @@ class RouterWorkers:
     url: str
     token: str | None
 
-    def workers(self) -> list[dict[str, Any]]:
+    @property
+    def place(self) -> str:
+        """Its name and where it is."""
+        return f"{self.name} at {self.url}"
+
+    def workers(self, timeout: float = CALL_TIMEOUT_S) -> list[dict[str, Any]]:
         """`url`, `id`, `is_healthy`, `load` (requests under way) and more, of each engine."""
-        return json.loads(self._call("GET", "/workers"))["workers"]
+        return json.loads(self._call("GET", "/workers", timeout=timeout))["workers"]
 
     def add_workers(
         self,
@@ -76,9 +84,7 @@ class RouterWorkers:
             self.check()
             if time.monotonic() > deadline:
                 reasons = "; ".join(f"{url}: {self._reason(ids.get(url))}" for url in sorted(missing))
-                raise InferenceError(
-                    f"{self.name} at {self.url} has not taken these engines after {timeout:g} s: {reasons}"
-                )
+                raise InferenceError(f"{self.place} has not taken these engines after {timeout:g} s: {reasons}")
             time.sleep(0.05)
 
     def remove_worker(self, url: str, timeout: float) -> None:
@@ -86,7 +92,7 @@ class RouterWorkers:
         deadline = time.monotonic() + timeout
         while ids := [worker["id"] for worker in self.workers() if worker["url"] == url]:
             if time.monotonic() > deadline:
-                raise InferenceError(f"{self.name} at {self.url} still has the engine {url} after {timeout:g} s")
+                raise InferenceError(f"{self.place} still has the engine {url} after {timeout:g} s")
             self._call("DELETE", f"/workers/{ids[0]}")
             time.sleep(0.05)
 
@@ -154,24 +160,46 @@ class Router(RouterWorkers, ServerProcess):
             raise InferenceError(f"{self.name} has ended.{self.log_tail()}")
 
 
-class ExternalRouter(RouterWorkers):
+class ExternalRouter(RouterWorkers, ExternalServer):
     """A router that somebody else started."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self.name = "external router"
+        address = urlsplit(url).netloc
+        ExternalServer.__init__(self, f"external router at {address}", address)
         self.url = url
         self.token = token
         self._added: set[str] = set()
+        self._behind: set[str] = set()  # the engines that it has taken, those that it had before us among them
 
-    def start(self) -> None:
-        """Nothing to do: it runs already."""
+    @property
+    def place(self) -> str:
+        return self.name
+
+    def look(self) -> bool:
+        """Whether it is there, and still has our engines: one that was started anew between two looks has none."""
+        behind = set(self._behind)
+        if not super().look():
+            return False
+        try:
+            known = {worker["url"] for worker in self.workers(LISTENS_S)}
+        except InferenceError:  # the next look, or the next check, says whether it has ended
+            return True
+        return behind & self._behind <= known  # the others were taken out meanwhile
+
+    def ending(self) -> str:
+        return super().ending() if not super().look() else "it was started anew, and has forgotten our engines"
 
     def wait_ready(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while not self.is_healthy():
             if time.monotonic() > deadline:
-                raise InferenceError(f"{self.name} at {self.url} does not answer, after {timeout:g} s: is it running?")
+                raise InferenceError(f"{self.name} does not answer, after {timeout:g} s: is it running?")
             time.sleep(0.5)
+        self._is_up = True
+
+    def restart(self, timeout: float) -> None:
+        self._added, self._behind = set(), set()
+        super().restart(timeout)
 
     def add_workers(
         self,
@@ -182,17 +210,16 @@ class ExternalRouter(RouterWorkers):
     ) -> None:
         self._added |= set(urls) - {worker["url"] for worker in self.workers()}
         super().add_workers(urls, timeout, token, roles)
+        self._behind |= set(urls)
 
     def remove_worker(self, url: str, timeout: float) -> None:
+        self._behind.discard(url)
         super().remove_worker(url, timeout)
         self._added.discard(url)
 
-    def has_ended(self, within: float) -> bool:
-        """As far as we are concerned, it never does."""
-        return False
-
     def stop(self) -> None:
-        for url in sorted(self._added):
+        """One that is gone has nothing of ours."""
+        for url in sorted(self._added) if self._is_there else ():
             self.remove_worker(url, CALL_TIMEOUT_S)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from slime.config.engine_rules import SEEDS
+from slime.data.eval_sets import eval_sets
 from slime.inference.control import EngineControl
 from slime.inference.errors import InferenceError
 from slime.inference.flags import flags
@@ -169,7 +170,17 @@ def _of_the_policy(config: Config) -> dict[str, Any]:
     """What the rollouts ask of the engines that make them."""
     return {
         "context_length": config.rollout_max_context_len,
-        # The engine can only look for stop strings in text, and users' functions may send and expect text.
-        "skip_tokenizer_init": not (config.rollout_stop or config.custom_generate_function_path),
+        # Users' functions may send and expect text.
+        "skip_tokenizer_init": needs_texts(config) is None and config.custom_generate_function_path is None,
         "enable_return_routed_experts": config.use_rollout_routing_replay,
     }
+
+
+def needs_texts(config: Config) -> str | None:
+    """The option for which an engine of the policy has to know its tokenizer, if there is one: it can only look for
+    stop strings in text, and only there finds out which token ends a response."""
+    if config.rollout_stop:
+        return "--rollout-stop"
+    if config.eval_interval is None:
+        return None
+    return next((f"min_new_tokens of eval set {one.name}" for one in eval_sets(config) if one.min_new_tokens), None)

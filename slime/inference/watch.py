@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from slime.inference.errors import InferenceError
-from slime.inference.external import ExternalEngine
+from slime.inference.external import ExternalServer
 from slime.inference.process import ServerProcess
 
 if TYPE_CHECKING:
@@ -23,16 +23,18 @@ LOOK_S = 0.2
 
 @dataclass(frozen=True)
 class Death:
-    """`cause` is what to say after the server's name, `log_tail` the last lines of its log."""
+    """`cause` is what to say after the server's name, `what_then` what becomes of it, `log_tail` the last lines of its
+    log."""
 
     cause: str
+    what_then: str
     log_tail: str = ""
 
     @classmethod
-    def at_start(cls, error: InferenceError) -> Self:
+    def at_start(cls, error: InferenceError, server: ServerProcess | ExternalServer) -> Self:
         """Of a server that should have come up again."""
         what, newline, log_tail = str(error).partition("\n")
-        return cls(f"did not come up again: {what.removesuffix('.')}", newline + log_tail)
+        return cls(f"did not come up again: {what.removesuffix('.')}", server.comes_back, newline + log_tail)
 
 
 @dataclass(frozen=True)
@@ -57,16 +59,17 @@ class Checks:
 
 class Watch:
     """Over one server, by a thread of its own. `ask(timeout)` raises InferenceError when the server has no good answer
-    within so many seconds; it is never asked before `server_is_up` was called."""
+    within so many seconds; it is never asked before `server_is_up` was called. Without `checks` nobody comes back."""
 
     def __init__(
-        self, server: ServerProcess | ExternalEngine, ask: Callable[[float], None], checks: Checks | None
+        self, server: ServerProcess | ExternalServer, ask: Callable[[float], None], checks: Checks | None
     ) -> None:
         self.server, self.ask, self.checks = server, ask, checks
         self._due: float | None = None
-        self._stopped = False
+        self._was_up = self._stopped = False
 
     def server_is_up(self) -> None:
+        self._was_up = True
         if self.checks is not None:
             self._due = time.monotonic() + self.checks.first_wait
 
@@ -74,12 +77,23 @@ class Watch:
         """The server is about to be stopped: its end is nothing to tell."""
         self._stopped = True
 
+    def death_if_mended(self) -> Death | None:
+        """As `death`, where the server will come back; else that is an InferenceError, which says so."""
+        death = self.death()
+        if death is None or self.checks is not None:
+            return death
+        if not self._was_up:
+            raise self.server.start_failure()
+        raise InferenceError(
+            f"{self.server.name} {death.cause}. With --use-fault-tolerance {death.what_then}.{death.log_tail}"
+        )
+
     def death(self) -> Death | None:
         """Waits for the server's death; None when the watch was stopped."""
         silent_since: float | None = None
         while not self._stopped:
             if not self.server.is_running:
-                return None if self._stopped else Death(f"has ended, {self.server.ending()}", self.server.log_tail())
+                return None if self._stopped else self._death(f"has ended, {self.server.ending()}")
             if self._due is not None and time.monotonic() >= self._due:
                 silent_since = self._check(silent_since or time.monotonic())
                 if silent_since is not None and time.monotonic() - silent_since >= self.checks.timeout:
@@ -99,7 +113,12 @@ class Watch:
     def _kill(self) -> Death | None:
         if self._stopped or not self.server.is_running:  # the reason why it did not answer
             return self.death()
-        log_tail = self.server.log_tail()
+        cause = f"had not answered for {self.checks.timeout:g} s"
+        if isinstance(self.server, ExternalServer):  # not ours to kill
+            return self._death(cause)
+        death = self._death(f"{cause}, and was killed")
         self.server.stop()
-        what_then = "" if self.server.is_running else ", and was killed"  # one that somebody else started is left alone
-        return Death(f"had not answered for {self.checks.timeout:g} s{what_then}", log_tail)
+        return death
+
+    def _death(self, cause: str) -> Death:
+        return Death(cause, self.server.comes_back, self.server.log_tail())

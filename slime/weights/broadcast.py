@@ -25,6 +25,8 @@ from slime.platform import stores
 from slime.training.trainer import Trainer
 from slime.weights.sync import Bucket, WeightSync, num_bytes, together
 
+ANSWER_S = 60.0
+
 
 class BroadcastSync(WeightSync):
     """`address` is this machine's, as the engines reach it."""
@@ -56,7 +58,9 @@ class BroadcastSync(WeightSync):
     def _join(self, address: str, backend: str, timeout: timedelta) -> None:
         """A group beside the default one: neither side may touch the other's world, so it cannot come from
         `new_group`."""
-        call_all(self.engines, "health")  # who joins waits for the others, for minutes: better not for one that is dead
+        # Who joins waits for the others, for minutes: better not for one that is dead. SGLang's own /health would have
+        # no answer of an engine that is paused.
+        call_all(self.engines, "answer", timeout=ANSWER_S)
         first_ranks = list(accumulate((engine.num_devices for engine in self.engines), initial=1))
         world_size = first_ranks.pop()
         store = stores.listening(address, 0, world_size, timeout, wait_for_workers=False)

@@ -3,8 +3,8 @@
 `python -m tests.cluster.driver RUN_DIR MODE` prints one JSON line when everything is up, then does what MODE says:
 `serve` answers "call" lines on standard input until it ends, `wait` waits for an actor that takes an hour, `ask` does
 and then asks an actor for a last word, as a job asks its own to end, `fail` has the second actor raise while the first
-one waits for it, `gpus` also places ranks and says which GPUs they see, `nodes` places them on a node of four GPUs each,
-and waits for the second.
+one waits for it, `gpus` also places ranks and says which GPUs they see, `nodes` places them on a node of four GPUs
+each, and waits for the second.
 """
 
 from __future__ import annotations

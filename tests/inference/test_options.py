@@ -80,6 +80,8 @@ def test_options_of_the_run_reach_the_engine(tmp_path: Path) -> None:
 def test_stop_strings_need_the_engines_tokenizer(tmp_path: Path) -> None:
     assert "--skip-tokenizer-init" in words(engine(tmp_path))
     assert "--skip-tokenizer-init" not in words(engine(tmp_path, "--rollout-stop", "###"))
+    evaluation = ["--eval-interval", "1", "--eval-prompt-data", "a", "a.jsonl", "--eval-min-new-tokens", "2"]
+    assert "--skip-tokenizer-init" not in words(engine(tmp_path, *evaluation))
 
 
 def test_each_rank_on_a_cpu_has_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

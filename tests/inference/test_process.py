@@ -84,7 +84,10 @@ def test_a_token_is_asked_for_and_on_no_command_line(secured: Router) -> None:
 
 def test_a_server_that_ends_early_is_reported_with_the_end_of_its_log(log: Path) -> None:
     with Router(log_path=log, options={"policy": "no-such-policy"}) as router:
-        with pytest.raises(InferenceError, match=r"(?s)router ended with status 2 .*router\.log.*no-such-policy"):
+        with pytest.raises(
+            InferenceError,
+            match=r"(?s)router did not start: error: argument --policy: invalid.*\(its log: .*no-such-policy",
+        ):
             router.wait_ready(START_TIMEOUT_S)
 
 

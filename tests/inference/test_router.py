@@ -16,6 +16,7 @@ from slime.inference.client import GenerateClient
 from slime.inference.errors import InferenceError
 from slime.inference.router import ExternalRouter, Router
 from slime.inference.server import EngineServer
+from slime.inference.watch import Watch
 from tests.conftest import START_TIMEOUT_S
 from tests.inference.conftest import Run
 from tests.inference.test_process import until
@@ -105,8 +106,39 @@ def test_an_engine_that_was_there_before_stays(empty: Router, engine: EngineServ
     empty.remove_worker(engine.url, 60)
 
 
+def test_somebody_elses_router_is_missed_and_has_our_engines_again_when_it_is_back(
+    engine: EngineServer, tmp_path: Path
+) -> None:
+    with Router(log_path=tmp_path / "router.log") as router:
+        router.wait_ready(START_TIMEOUT_S)
+        external = ExternalRouter(router.url)
+        external.wait_ready(60)
+        external.add_workers([engine.url], 60)
+        watch = Watch(external, external.answer, None)
+        watch.server_is_up()
+        router.stop()
+        at = f"external router at {router.host}:{router.port}"
+        with pytest.raises(InferenceError, match=f"{at} has ended, nobody listens at its address any more. With --use"):
+            watch.death_if_mended()
+        external.stop()  # it has nothing of ours any more
+        router.restart(START_TIMEOUT_S)
+        external.restart(60)
+        assert external.is_running
+        external.add_workers([engine.url], 60)
+        assert urls(router) == [engine.url]
+
+        router.restart(START_TIMEOUT_S)  # so quickly that its end is not seen
+        assert Watch(external, external.answer, None).death().cause == (
+            "has ended, it was started anew, and has forgotten our engines"
+        )
+        external.restart(60)
+        external.add_workers([engine.url], 60)
+        external.remove_worker(engine.url, 60)
+        assert external.look(), "an engine that we take out is not missed"
+
+
 def test_somebody_elses_router_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(InferenceError, match=f"external router at {NOBODY} does not answer, after 0 s"):
+    with pytest.raises(InferenceError, match=r"external router at 127.0.0.1:1 does not answer, after 0 s"):
         ExternalRouter(NOBODY).wait_ready(0)
 
 
