@@ -101,7 +101,8 @@ def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
         running = list(processes)
         while running:
-            multiprocessing.connection.wait([process.sentinel for process in running])
+            # Not for ever: a signal that another thread was woken by is heeded when this one gets on.
+            multiprocessing.connection.wait([process.sentinel for process in running], timeout=1)
             for process in [process for process in running if process.exitcode is not None]:
                 running.remove(process)
                 if process.exitcode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -131,20 +133,19 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(model, tmp_path):
         text=True,
         start_new_session=True,
     ) as process:
-        deadline = time.monotonic() + 60
-        while len(ranks := [child for child in children_of(process.pid) if is_spawned(child)]) < 2:
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.02)
-        hearing, waited_for = ranks
-        waited_for.send_signal(signal.SIGSTOP)  # so that they can't be done before the signal comes
-        while not has_torch(hearing):
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.02)
-        process.send_signal(signal.SIGSTOP)  # so that it can't end the others before they have heard of it
-        os.killpg(process.pid, signal.SIGINT)
-        psutil.wait_procs([hearing], timeout=1)
-        process.send_signal(signal.SIGCONT)
-        said, _ = process.communicate(timeout=30)
+        try:
+            wait_until(lambda: len(spawned_by(process)) == 2, process)
+            ranks = hearing, waited_for = spawned_by(process)
+            waited_for.send_signal(signal.SIGSTOP)  # so that they can't be done before the signal comes
+            wait_until(lambda: has_torch(hearing), process)
+            process.send_signal(signal.SIGSTOP)  # so that it can't end the others before they have heard of it
+            os.killpg(process.pid, signal.SIGINT)
+            psutil.wait_procs([hearing], timeout=1)
+            process.send_signal(signal.SIGCONT)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     assert (
         process.returncode == 130 and said.splitlines()[-1] == "slime: interrupted; whatever it had started has ended"
     )
@@ -152,18 +153,19 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(model, tmp_path):
     assert not any(rank.is_running() for rank in ranks)
 
 
-def children_of(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children()
-    except psutil.NoSuchProcess:
-        return []
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
 
 
-def is_spawned(process: psutil.Process) -> bool:
+def spawned_by(process: subprocess.Popen) -> list[psutil.Process]:
     try:
-        return any("spawn_main" in word for word in process.cmdline())
+        children = psutil.Process(process.pid).children()
+        return [child for child in children if any("spawn_main" in word for word in child.cmdline())]
     except psutil.Error:
-        return False
+        return []
 
 
 def has_torch(process: psutil.Process) -> bool:
