@@ -27,13 +27,14 @@ from slime.cluster.buffer import Buffer
 from slime.cluster.rollouts import Rollouts
 from slime.cluster.session import Session
 from slime.cluster.wait import wait
-from slime.config import Config, ConfigError, load
+from slime.config import Config, ConfigError, architecture, load
 from slime.config.errors import Problem
 from slime.data.numbers import LOG_PROB, MASK, TOKEN, Numbers
 from slime.data.outcome import outcomes
 from slime.data.sample import PACKED, Sample, Status
 from slime.observe.console import Console
 from slime.rollout.types import RolloutFnTrainOutput
+from slime.tiny import write_checkpoint
 
 TARGET_GB_PER_S = 1.0
 LEDGER_SHARE = 0.02  # of a step, that the ledger may take at most
@@ -122,7 +123,8 @@ def run(args: argparse.Namespace, options: list[str], console: Console) -> Buffe
 def configuration(args: argparse.Namespace, directory: Path) -> Config:
     return load(
         [
-            *("--hf-checkpoint", "none", "--run-dir", str(directory / "run"), "--device", "cpu", "--debug-train-only"),
+            *("--hf-checkpoint", str(write_checkpoint(directory / "model")), "--run-dir", str(directory / "run")),
+            *("--device", "cpu", "--debug-train-only"),
             *("--data-source-path", f"{__name__}.Prompts", "--rollout-function-path", f"{__name__}.finished_samples"),
             *("--rollout-batch-size", str(args.samples // GROUP), "--n-samples-per-prompt", str(GROUP)),
             *("--num-rollout", "1000000", "--actor-num-gpus-per-node", str(args.ranks), "--cpu-slots", str(args.ranks)),
@@ -161,12 +163,12 @@ def finished_samples(
     """--rollout-function-path: tells the ledger what the default one tells it, and has everything finished at once."""
     groups = data_source.get_samples(args.rollout_batch_size)
     rng = np.random.default_rng(rollout_id)
-    tokens = int(args.train_env_vars["tokens"])
+    tokens, vocab_size = int(args.train_env_vars["tokens"]), architecture.read(args.hf_checkpoint)["vocab_size"]
     response = tokens - min(PROMPT, tokens // 2)
     data_source.generating([sample.index for group in groups for sample in group], rollout_id)
     for group in groups:
         for sample in group:
-            sample.tokens = Numbers(TOKEN, rng.integers(0, 1 << 17, tokens, np.int32).tobytes())
+            sample.tokens = Numbers(TOKEN, rng.integers(0, vocab_size, tokens, np.int32).tobytes())
             sample.rollout_log_probs = Numbers(LOG_PROB, rng.standard_normal(response).tobytes())
             sample.loss_mask = Numbers(MASK, np.ones(response, np.float32).tobytes())
             sample.response_length = response

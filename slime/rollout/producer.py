@@ -98,14 +98,15 @@ class Producer:
             journal.batched(rollout_id, outcomes(batch, removed_because(samples, data)))
         began = time.perf_counter()
         batches = [] if data is None else self._batches(data, dp_size)  # while that is noted
-        if batches:
-            extra["perf/buffer_samples_per_sec"] = len(samples) / (time.perf_counter() - began)
+        handed_over_in = time.perf_counter() - began
         if journal is not None:
             extra |= journal.noted()
 
         log = load_hook("--custom-rollout-log-function-path", self.config.custom_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, samples, extra, seconds):
             return batches, {}
+        if batches:
+            extra["perf/buffer_samples_per_sec"] = len(samples) / handed_over_in
         if self.config.loss_type == "sft_loss":
             return batches, demonstration_metrics(samples, seconds=seconds) | extra
         num_gpus = self._num_gpus or 1 if self.config.has_engines else None

@@ -201,7 +201,7 @@ def test_a_model_without_weights_is_reported_with_the_end_of_the_log(
     (empty / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
     with EngineServer(empty, log_path=tmp_path / "engine.log") as server:
         with pytest.raises(
-            InferenceError, match=r"(?s)engine ended with status .*engine\.log:.*Cannot find any model weights"
+            InferenceError, match=r"(?s)engine did not start: RuntimeError: Cannot find any model weights.*engine\.log"
         ):
             server.wait_ready(START_TIMEOUT_S)
     assert list(temporary.iterdir()) == []

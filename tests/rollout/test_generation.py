@@ -70,7 +70,8 @@ def test_samples_hold_what_the_engine_sampled(make_config: MakeConfig, open_gene
 
 
 def test_a_full_context_asks_for_nothing(make_config: MakeConfig, open_generator: Open) -> None:
-    output = roll(open_generator(make_config(rollout_max_context_len=10)))  # prompts have 14 tokens and more
+    source = open_source(make_config())  # whose prompts have 14 tokens and more: with the limit they would be left out
+    output = roll(open_generator(make_config(rollout_max_context_len=10)), source)
     for sample in flatten(output.samples):
         assert (sample.response_length, sample.status, sample.reward) == (0, Status.TRUNCATED, 0.0)
         sample.check()
