@@ -71,21 +71,20 @@ def main(run_dir: str, mode: str) -> None:
         up = wait([holder.up.remote() for holder in holders], "the actors", 60)
         if mode == "serve":  # these get killed; the reaper looks once a second
             time.sleep(1.5)
-        print(json.dumps({"run_id": session.run_id, "resource": session.resource, "actors": up}), flush=True)
-        if mode == "serve":
-            for _ in sys.stdin:
-                print(wait(holders[0].call.remote(), "an answer", 30), flush=True)
-        elif mode == "wait":
-            wait(holders[0].wait.remote(), "an hour to pass", 7200)
-        elif mode == "ask":
-            try:
+        try:
+            print(json.dumps({"run_id": session.run_id, "resource": session.resource, "actors": up}), flush=True)
+            if mode == "serve":
+                for _ in sys.stdin:
+                    print(wait(holders[0].call.remote(), "an answer", 30), flush=True)
+            elif mode in ("wait", "ask"):
                 wait(holders[0].wait.remote(), "an hour to pass", 7200)
-            finally:
+            elif mode == "nodes":
+                wait(holders[1].wait.remote(), "an hour to pass", 7200)
+            elif mode == "fail":
+                wait([holders[0].wait.remote(), holders[1].fail.remote()], "both ranks", 60)
+        finally:
+            if mode == "ask":
                 print(ray.get(holders[1].call.remote(), timeout=30), flush=True)
-        elif mode == "nodes":
-            wait(holders[1].wait.remote(), "an hour to pass", 7200)
-        elif mode == "fail":
-            wait([holders[0].wait.remote(), holders[1].fail.remote()], "both ranks", 60)
 
 
 if __name__ == "__main__":
