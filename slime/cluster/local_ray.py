@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
+import sys
+import threading
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -55,6 +58,7 @@ class LocalRay:
             node = self._start(directory, logs, cpu_slots, gpus)
             self._undo.callback(ray.shutdown)
             ray.init(address=node.gcs_address, namespace=namespace, log_to_driver=False, logging_level="error")
+            self._end_with_its_head(node, logs)
         except BaseException:
             self.stop()
             raise
@@ -62,6 +66,32 @@ class LocalRay:
     def stop(self) -> None:
         """Disconnects and kills Ray's own processes. Those of actors notice, or are left to the reaper."""
         self._undo.close()
+
+    def _end_with_its_head(self, node: Node, logs: Path) -> None:
+        """Ends this process when Ray's directory of all actors (gcs_server) dies: without it nothing can be asked and
+        nobody can be told to end, so there is no order to keep. The reaper does the rest."""
+        head = node.all_processes[ray_constants.PROCESS_TYPE_GCS_SERVER][0].process
+        stopping = threading.Event()
+        self._undo.callback(stopping.set)
+
+        def watch() -> None:
+            try:
+                ended = os.waitid(os.P_PID, head.pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:  # somebody else has asked how it ended
+                ended = None
+            if stopping.is_set():
+                return
+            killed = ended is not None and ended.si_code != os.CLD_EXITED
+            how = f", killed by {signal.Signals(ended.si_status).name}" if killed else ""
+            print(
+                f"slime: Ray's gcs_server (pid {head.pid}) has ended{how}: the run cannot go on without it, and has "
+                f"ended; --load continues it from its last checkpoint. Ray's logs are in {logs}",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(1)
+
+        threading.Thread(target=watch, name="watches Ray's head", daemon=True).start()
 
     def _use_token(self, file: Path) -> None:
         file.touch(mode=0o600)

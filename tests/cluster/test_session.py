@@ -201,6 +201,16 @@ def test_a_failure_ends_everything_and_shows_its_cause(driver):
     assert "driver.py" in run.errors.split("waiting for both ranks")[1], "the remote traceback is missing"
 
 
+def test_the_kill_of_rays_head_ends_everything_and_is_said(driver):
+    run = driver("wait")
+    [head] = [pid for pid in run.pids if psutil.Process(pid).name() == "gcs_server"]
+    os.kill(head, signal.SIGKILL)
+    assert run.process.wait(10) == 1, run.errors
+    assert f"slime: Ray's gcs_server (pid {head}) has ended, killed by SIGKILL: the run cannot go on" in run.errors
+    _until(lambda: not run.remains)
+    assert run.remains == []
+
+
 def test_everything_listens_on_loopback_only(driver):
     run = driver("serve")
     assert _listening(run.pids | {run.process.pid}) == {"127.0.0.1"}
