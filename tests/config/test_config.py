@@ -164,7 +164,10 @@ def test_a_saved_configuration_reads_as_itself(tmp_path_factory, words):
 def test_every_default_reads_as_itself(tmp_path):
     config = load(BASE)
     config.write_yaml(tmp_path / "c.yaml")
-    assert load(["--config", str(tmp_path / "c.yaml")]) == config
+    again = load(["--config", str(tmp_path / "c.yaml")])
+    assert again == config
+    again.write_yaml(tmp_path / "d.yaml")
+    assert (tmp_path / "d.yaml").read_text() == (tmp_path / "c.yaml").read_text()
 
 
 def test_when_held_out_prompts_and_new_weights_are_due():

@@ -52,7 +52,7 @@ class Cluster(Section):
         None, "YAML file with NCCL's settings for each of Megatron's process groups, as Megatron reads it; GPUs only."
     )
     distributed_timeout_minutes: Minutes = option(
-        10, "After this time a collective operation that some rank never entered is an error instead of a stall."
+        10.0, "After this time a collective operation that some rank never entered is an error instead of a stall."
     )
     train_env_vars: Json = option(
         FrozenDict(), 'Environment variables of the training processes, e.g. \'{"NCCL_DEBUG": "WARN"}\'.'

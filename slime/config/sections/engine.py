@@ -30,7 +30,7 @@ class Engine(Section):
     )
     sglang_router_ip: str | None = option(None, "Address of a router that runs already; unset: one is started.")
     sglang_router_port: Port | None = option(None, "Port of the router.", derived="a free one")
-    sglang_router_request_timeout_secs: Seconds = option(14400, "Longest time of one generation request.")
+    sglang_router_request_timeout_secs: Seconds = option(14400.0, "Longest time of one generation request.")
     sglang_server_concurrency: Count = option(512, "Requests that one engine is given at a time.")
 
 
@@ -46,11 +46,11 @@ class Faults(Section):
         " weights, while others do its requests; without it the run ends.",
     )
     rollout_health_check_interval: Seconds = option(
-        30, "With --use-fault-tolerance: how long after one answer an engine is asked again whether it is well."
+        30.0, "With --use-fault-tolerance: how long after one answer an engine is asked again whether it is well."
     )
     rollout_health_check_timeout: Deadline = option(
-        30, "After how long without an answer an engine is taken for dead, and killed."
+        30.0, "After how long without an answer an engine is taken for dead, and killed."
     )
     rollout_health_check_first_wait: Seconds = option(
-        0, "How long after an engine has come up it is asked for the first time: kernels may have to be compiled."
+        0.0, "How long after an engine has come up it is asked for the first time: kernels may have to be compiled."
     )
