@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from slime.command import OutputLost  # first: from here on Ctrl+C ends in one line
 from slime.config import Config, from_command_line
 from slime.data.inspect import unusable_data
+from slime.inference import context
 from slime.inference.commands import command_lines
 from slime.models.parameters import unmatched_patterns
 from slime.models.registry import untrainable
@@ -59,8 +60,8 @@ def train(config: Config, job: Job, evaluation: Evaluation, recorder: Recorder) 
 
 
 def main() -> None:
-    look_inside = (untrainable, unmatched_patterns, unusable_data, unusable_run_dir)
-    config = from_command_line(look_inside=look_inside, commands=command_lines)
+    look_inside = (untrainable, unmatched_patterns, unusable_data, context.too_short, unusable_run_dir)
+    config = from_command_line(look_inside=look_inside, commands=command_lines, context=context.described)
     # Ray takes a second to import, which --help, --check and a misspelled option need not wait for.
     from slime.cluster.evaluation import Evaluation
     from slime.cluster.job import Job

@@ -33,6 +33,20 @@ def command(tiny: Tiny, *options: str) -> list[str]:
     ]
 
 
+def test_evaluations_may_ask_for_more_than_rollouts_do(tiny, tmp_path):
+    def check(*options: str) -> str:
+        words = command(tiny, "--check", "--rollout-max-context-len", "64", *options)
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        return " ".join((done.stdout + done.stderr).split())
+
+    longer = ["--eval-max-context-len", "512", "--eval-max-response-len", "400"]
+    assert "Context the engines take 512 tokens, prompt and response together: rollouts ask for less" in check(*longer)
+    sets = tmp_path / "sets.yaml"
+    sets.write_text(f"datasets: [{{name: b, path: {tiny.heldout}, max_context_len: 512, max_response_len: 400}}]")
+    told = check("--eval-config", str(sets), "--sglang-context-length", "200")
+    assert "--sglang-context-length: the engine refuses what is longer than 200 tokens, and eval set b may ask" in told
+
+
 def test_an_interrupt_in_the_first_moments_is_answered(tiny, tmp_path):
     slow = tmp_path / "slow.yaml"
     os.mkfifo(slow)

@@ -5,7 +5,7 @@ Each group of engines has the options of the command line and, over them, its ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,21 @@ def only_on_gpus(config: Config, models: tuple[ServedModel, ...]) -> list[Proble
     return list(dict.fromkeys(problem for told in _groups(config, models) for problem in _attention(told)))
 
 
-def _groups(config: Config, models: tuple[ServedModel, ...]) -> Iterator[_Told]:
+def stated_contexts(config: Config, models: Sequence[ServedModel]) -> Iterator[tuple[str, int | None]]:
+    """Of each group of the policy's engines that is started here: where SGLang's context is stated, and its length;
+    None where it is not."""
+    for told in _groups(config, models):
+        if told.model == policy_of(models):
+            yield told.where("context_length"), told["context_length"]
+
+
+def longest_asked(prompt: int | None, response: int | None, context: int | None) -> int:
+    """Tokens of the longest request by limits, None where there is none; of a prompt without a limit one is known."""
+    longest = (prompt or 1) + response if response else context or 0
+    return min(longest, context or longest)
+
+
+def _groups(config: Config, models: Sequence[ServedModel]) -> Iterator[_Told]:
     """Those that are started here."""
     for model in models:
         for group in model.groups:
@@ -77,9 +91,7 @@ def _context(told: _Told) -> Iterator[Problem]:
     seen = []
     for kind in ("rollout", "eval") if c.eval_interval else ("rollout",):
         limits = {part: getattr(c, f"{kind}_max_{part}_len") for part in ("prompt", "response", "context")}
-        prompt, response, context = limits.values()
-        longest = (prompt or 1) + response if response else context or 0
-        longest = min(longest, context or longest)
+        longest = longest_asked(*limits.values())
         if length < longest and limits not in seen:
             given = ", ".join(f"--{kind}-max-{part}-len {limit}" for part, limit in limits.items() if limit)
             what = f"the engine refuses what is longer than {length} tokens, and {longest} may be asked of it ({given})"

@@ -22,12 +22,13 @@ def from_command_line(
     argv: list[str] | None = None,
     look_inside: Iterable[Callable[[Config], list[tuple[str, str]]]] = (),
     commands: Callable[[Config], Iterable[tuple[str, str]]] | None = None,
+    context: Callable[[Config], Iterable[str]] = lambda config: (),
 ) -> Config:
     """The configuration of a run that is about to start: complete, its files present, the run named.
 
     `look_inside` are asked for (option, what is wrong) of a configuration that is sound otherwise: what only other
     rooms can tell, such as the content of prompt files; `commands` for (what, command line) of what would be started,
-    which --check shows where groups of engines were asked for.
+    which --check shows where groups of engines were asked for; `context` for what --check says of that of the engines.
 
     Ends the process instead after --help and --check (status 0), and when anything is wrong: all of it is then on
     stderr (status 2).
@@ -57,7 +58,7 @@ def from_command_line(
     if problems:
         _end(ConfigError(problems))
     if line.check:
-        print(plan.describe(config, files.model))
+        print(plan.describe(config, files.model, context(config)))
         if commands is not None and (config.sglang_config or config.prefill_num_servers):
             for what, command in commands(config):
                 print(f"\n{what}:\n    {command}")

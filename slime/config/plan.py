@@ -15,10 +15,16 @@ WIDTH = 110
 LABEL_WIDTH = 10
 
 
-def describe(config: Config, model: Architecture | None) -> str:
-    """`model` is None where there is no config.json to be read. Expects a configuration without problems."""
+def describe(config: Config, model: Architecture | None, context: Iterable[str] = ()) -> str:
+    """`model` is None where there is no config.json to be read; `context` is what is said of that of the engines.
+    Expects a configuration without problems."""
+
+    def _context(c: Config, model: Architecture | None) -> Iterable[str]:
+        return context
+
+    parts = (_model, _training, _critic, _engines, _weights, _rollout, _batches, _loss, _run, _eval, _context, _remarks)
     lines: list[str] = []
-    for part in (_model, _training, _critic, _engines, _weights, _rollout, _batches, _loss, _run, _eval, _remarks):
+    for part in parts:
         label = part.__name__.removeprefix("_").capitalize()
         for text in part(config, model):
             lines += textwrap.wrap(

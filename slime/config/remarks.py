@@ -132,7 +132,8 @@ def _of_lengths(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.use_dynamic_batch_size and c.max_tokens_per_gpu * c.context_parallel_size < longest:
         yield f"Samples of up to {longest:,} tokens exceed a micro-batch; such a one will be alone in its own."
     limit = model.get("max_position_embeddings") if model else None
-    if limit and max(longest, c.rollout_max_context_len or 0) > limit:
+    of_eval = c.eval_max_context_len if c.eval_interval else None
+    if limit and max(longest, c.rollout_max_context_len or 0, of_eval or 0) > limit:
         yield f"The model was made for at most {limit:,} tokens (max_position_embeddings in config.json)."
 
 

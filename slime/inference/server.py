@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from slime.config.engine_rules import SEEDS
 from slime.data.eval_sets import eval_sets
+from slime.inference.context import needed
 from slime.inference.control import EngineControl
 from slime.inference.errors import InferenceError
 from slime.inference.flags import flags
@@ -169,7 +170,7 @@ class EngineServer(ServerProcess):
 def _of_the_policy(config: Config) -> dict[str, Any]:
     """What the rollouts ask of the engines that make them."""
     return {
-        "context_length": config.rollout_max_context_len,
+        "context_length": needed(config).length,
         # Users' functions may send and expect text.
         "skip_tokenizer_init": needs_texts(config) is None and config.custom_generate_function_path is None,
         "enable_return_routed_experts": config.use_rollout_routing_replay,

@@ -118,6 +118,13 @@ def test_what_counts_is_not_remarked(options):
     assert said(options) == []
 
 
+def test_evaluations_that_are_longer_than_the_model_was_made_for_are_remarked(dense):
+    options = "--rollout-max-context-len 64 --eval-prompt-data a a --eval-max-context-len"
+    made = "The model was made for at most 128 tokens (max_position_embeddings in config.json)."
+    assert said(f"{options} 129 --eval-interval 1", dense) == [made]
+    assert said(f"{options} 128 --eval-interval 1", dense) == []
+
+
 def test_what_is_about_experts_is_remarked_of_dense_models(dense, moe):
     options = (
         "--moe-aux-loss-coeff 0.01 --moe-router-load-balancing-type aux_loss --tensor-model-parallel-size 2"

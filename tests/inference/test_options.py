@@ -73,6 +73,8 @@ def test_options_of_the_run_reach_the_engine(tmp_path: Path) -> None:
     given = words(engine(tmp_path, *colocated, "--rollout-max-context-len", "128", device="cuda"))
     assert given["--tp-size"] == "2"
     assert given["--context-length"] == "128"
+    evaluation = ["--rollout-max-context-len", "64", "--eval-interval", "1", "--eval-prompt-data", "a", "a.jsonl"]
+    assert words(engine(tmp_path, *evaluation, "--eval-max-context-len", "512"))["--context-length"] == "512"
     assert given["--enable-memory-saver"] is True
     assert "--enable-memory-saver" not in words(engine(tmp_path, *colocated))
 

@@ -181,7 +181,9 @@ class Eval(Section):
     eval_max_response_len: Tokens | None = option(None, "Longest response.", derived="--rollout-max-response-len")
     eval_max_prompt_len: Tokens | None = option(None, "Longest prompt.", derived="--rollout-max-prompt-len")
     eval_max_context_len: Tokens | None = option(
-        None, "Longest prompt and response.", derived="--rollout-max-context-len"
+        None,
+        "Longest prompt and response. The engines' context is the longest of rollouts and evals.",
+        derived="--rollout-max-context-len",
     )
     eval_min_new_tokens: Tokens | None = option(None, "Shortest response.")
 
