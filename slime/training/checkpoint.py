@@ -169,8 +169,7 @@ class Checkpoints:
         )
         loaded = saved.load(tensors) if tensors else {}
         if with_optimizer:
-            self.model.optimizer.load_state_dict(loaded["optimizer"])
-            optimizer_state.separate_steps(self.model.optimizer)
+            optimizer_state.load(self.model.optimizer, loaded["optimizer"])
             self.model.schedule.step(saved.progress.num_steps)
         if with_reference:
             with self.model.frozen["ref"].in_place(self.model.chunks):

@@ -1,4 +1,4 @@
-"""The state of Adam inside Megatron's optimizers: made before it is needed, and reset.
+"""The state of Adam inside Megatron's optimizers: made before it is needed, taken over, and reset.
 
 Without transformer-engine and apex, Megatron's inner optimizer is PyTorch's, which it expects to have made a step
 before its state is asked for, and whose `step` is a tensor of its own where Megatron's checkpoints have one number for
@@ -33,9 +33,25 @@ def prime(optimizer: MegatronOptimizer) -> None:
         hybrid._sync_sub_optimizers_state_to_hdo()
 
 
-def separate_steps(optimizer: MegatronOptimizer) -> None:
-    """Gives each parameter a count of steps of its own, after a load: Megatron gives all of them one tensor, which
-    PyTorch's Adam then raises once for each of them."""
+def load(optimizer: MegatronOptimizer, stored: dict[Any, Any]) -> None:
+    """Takes over the state of a checkpoint, and no options: learning rates, betas and the like stay this run's.
+
+    Megatron would take the stored groups of parameters as they are, and looks them up by learning rates. All of them
+    have the same count of steps.
+    """
+    chained = getattr(optimizer, "chained_optimizers", [optimizer])
+    states = [stored] if len(chained) == 1 else [stored[index] for index in range(len(chained))]
+    for one, state in zip(chained, states, strict=True):
+        inner = state.get("optimizer", state)
+        count = {"step": group["step"] for group in inner["param_groups"] if "step" in group}
+        inner["param_groups"] = [group | count for group in one.optimizer.state_dict()["param_groups"]]
+    optimizer.load_state_dict(stored)
+    _separate_steps(optimizer)
+
+
+def _separate_steps(optimizer: MegatronOptimizer) -> None:
+    """Gives each parameter a count of steps of its own: Megatron gives all of them one tensor, which PyTorch's Adam
+    then raises once for each of them."""
     for inner in _inner(optimizer):
         for state in inner.state.values():
             if isinstance(state.get("step"), Tensor):
@@ -78,3 +94,11 @@ def _set_what_is_stored(self: Any, model_param: Tensor, tensors: dict[str, Tenso
 
 
 distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_states = _set_what_is_stored
+
+
+def _as_they_are(current_groups: list[dict[str, Any]], state_dict_groups: list[dict[str, Any]]) -> Any:
+    """`load` has put them in order. Megatron would look them up by their options, and takes two of the same for one."""
+    return state_dict_groups
+
+
+MegatronOptimizer._filter_and_reorder_param_groups = staticmethod(_as_they_are)

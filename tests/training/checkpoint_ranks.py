@@ -201,3 +201,56 @@ def refusals_to_load(cases: dict[str, tuple[str, list[str]]]) -> dict[str, str]:
         except ValueError as error:
             said[name] = str(error)
     return said
+
+
+def resumed_otherwise(
+    directory: str, out: str, kinds: dict[str, list[str]], options: list[str]
+) -> dict[str, tuple[list[dict[str, Any]], dict[str, float]]]:
+    """Two steps and a checkpoint of each kind of optimizer, and a third step with other `options`: those of its groups
+    of parameters, and how far parameters and moments after it are from what Adam makes of them by OTHERWISE."""
+    found = {}
+    for name, kind in kinds.items():
+        save = str(Path(out) / name.replace(" ", "-"))
+        with trainer(directory, *kind, "--save", save) as made:
+            steps(made, 0, 1)
+            made.save(0)
+        with trainer(directory, *kind, *options, "--load", save) as made:
+            assert made.num_steps == 2
+            groups = [
+                {name: group[name] for name in ("lr", "max_lr", "min_lr", "wd_mult", "betas", "eps")}
+                for group in made.model.optimizer.param_groups
+            ]
+            before = _adam(made)
+            made.train(1, shares(varied(8, seed=1), num_steps=1, micro_batch_size=4)[0])
+            found[name] = groups, _far_from_adam(before, _adam(made))
+    return found
+
+
+OTHERWISE = {"lr": 0.02, "beta1": 0.5, "beta2": 0.75, "eps": 1e-3, "decay": 0.125}  # of the third step
+
+
+def _adam(made: Any) -> list[tuple[float, dict[str, torch.Tensor]]]:
+    """Of each parameter by what the weight decay of its group is multiplied: itself, and its moments, in float64."""
+    optimizer = made.model.optimizer
+    found = []
+    for chained in getattr(optimizer, "chained_optimizers", [optimizer]):
+        for group in chained.optimizer.param_groups:
+            for parameter in group["params"]:
+                moments = {name: chained.optimizer.state[parameter][name] for name in ("exp_avg", "exp_avg_sq")}
+                tensors = {"main": parameter.detach()} | moments
+                found.append((group["wd_mult"], {name: tensor.double().clone() for name, tensor in tensors.items()}))
+    return found
+
+
+def _far_from_adam(before: list[Any], after: list[Any]) -> dict[str, float]:
+    """The largest differences. The gradient is taken from the first moment: m' = b1 m + (1 - b1) g."""
+    lr, beta1, beta2, eps, decay = OTHERWISE.values()
+    far = {"main": 0.0, "exp_avg_sq": 0.0}
+    for (multiple, old), (_, new) in zip(before, after, strict=True):
+        gradient = (new["exp_avg"] - beta1 * old["exp_avg"]) / (1 - beta1)
+        second = beta2 * old["exp_avg_sq"] + (1 - beta2) * gradient.square()
+        size = (second / (1 - beta2**3)).sqrt() + eps
+        main = old["main"] * (1 - lr * decay * multiple) - lr * new["exp_avg"] / (1 - beta1**3) / size
+        for name, expected in {"main": main, "exp_avg_sq": second}.items():
+            far[name] = max(far[name], float((new[name] - expected).abs().max()))
+    return far

@@ -141,3 +141,10 @@ def four_against_two_and_two(directory: str, out: str, cases: dict[str, list[str
         torch_dist_to_hf(0, 1, 0, f"{path}/iter_0000001", directory, f"{path}-converted")
         found[name] = differences, whole, resumed, saved, load_file(f"{path}-converted/model.safetensors")
     return found
+
+
+def rates_otherwise(directory: str, saved: str, options: list[str]) -> list[float]:
+    """Of a step after two rollouts that were saved with other options."""
+    with critic(directory, "--critic-load", saved, *options) as made:
+        figures = rollouts(made, 2, 3)[0]
+        return [figures[name] for name in figures if name.startswith("critic-train/lr-")]

@@ -8,14 +8,19 @@ from safetensors.torch import load_file
 
 from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
-from tests.training.critic_ranks import four_against_two_and_two, of_one_rank, write_score
+from tests.training.checkpoint_ranks import several
+from tests.training.critic_ranks import four_against_two_and_two, of_one_rank, rates_otherwise, write_score
 from tests.training.expected import mean_of_sample_means, score
 from tests.training.rollouts import varied
 
 SAMPLES = varied()
 GAMMA, LAMBDA, CLIP = 0.9, 0.8, 0.05
 OPTIONS = ["--gamma", str(GAMMA), "--lambd", str(LAMBDA), "--value-clip", str(CLIP), "--use-rollout-logprobs"]
-RESUMED = {"float32": ["--lr-warmup-iters", "3"], "bfloat16": ["--bf16"]}
+RESUMED = {
+    "float32": ["--lr-warmup-iters", "3"],
+    "bfloat16": ["--bf16"],
+    "without distributed optimizer": ["--no-use-distributed-optimizer"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -153,19 +158,28 @@ def test_the_checkpoint_of_a_policy_is_none_of_a_critic(found):
 
 @pytest.fixture(scope="module")
 def resumed(directory, model):
-    return run_ranks(four_against_two_and_two, 1, str(model), str(directory / "resumed"), RESUMED)[0]
+    out = str(directory / "resumed")
+    calls = {
+        "same": (four_against_two_and_two, str(model), out, RESUMED),
+        "rates": (rates_otherwise, str(model), f"{out}/bfloat16", ["--bf16", "--critic-lr", "0.02"]),
+    }
+    return run_ranks(several, 1, calls)[0]
 
 
 @pytest.mark.parametrize("case", RESUMED)
 def test_a_resumed_critic_is_the_same_to_the_last_bit(case, resumed):
-    differences, whole, after, *_ = resumed[case]
+    differences, whole, after, *_ = resumed["same"][case]
     assert differences == []
     assert len(whole) == 4 and whole == after
 
 
+def test_another_rate_takes_effect_when_it_is_resumed(resumed):
+    assert set(resumed["rates"]) == {0.02}
+
+
 @pytest.mark.parametrize("case", RESUMED)
 def test_its_checkpoint_is_converted_with_the_head(case, resumed):
-    *_, saved, converted = resumed[case]
+    *_, saved, converted = resumed["same"][case]
     assert converted.keys() == saved.keys() and "score.weight" in saved
     assert all(torch.equal(converted[name], tensor.to(converted[name])) for name, tensor in saved.items())
     assert converted["score.weight"].abs().max() > 0
