@@ -3,6 +3,8 @@
 metadata["instruction_id_list"] names them, metadata["kwargs"] has a dict of arguments for each, as in IFEval's files.
 Checked are the instructions of CHECKS; another is an error, never skipped. `language:response_language` is not among
 them: it would take a model to tell languages apart.
+
+Held: a check takes time linear in the response. A pattern in which two repetitions can share a text does not.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def _compare(count: int, relation: str, wanted: int) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"\w*[^\W_]\w*(?:[-'’]\w+)*", text)
+    return re.findall(r"(?<!\w)_*[^\W_]\w*(?:[-'’]\w+)*", text)
 
 
 def _occurrences(text: str, phrase: str) -> int:
@@ -138,7 +140,7 @@ def _nth_paragraph(text: str, num_paragraphs: int, nth_paragraph: int, first_wor
 
 @check("detectable_content:number_placeholders")
 def _placeholders(text: str, num_placeholders: int) -> bool:
-    return len(re.findall(r"\[[^\[\]]*\w[^\[\]]*\]", text)) >= num_placeholders
+    return len(re.findall(r"\[[^\w\[\]]*\w[^\[\]]*\]", text)) >= num_placeholders
 
 
 @check("detectable_content:postscript")
@@ -159,7 +161,7 @@ def _constrained(text: str) -> bool:
 
 @check("detectable_format:number_highlighted_sections")
 def _highlighted(text: str, num_highlights: int) -> bool:
-    return len(re.findall(r"\*\*[^\n*]*\w[^\n*]*\*\*|(?<!\*)\*[^\n*]*\w[^\n*]*\*(?!\*)", text)) >= num_highlights
+    return len(re.findall(r"\*\*[^\w\n*]*\w[^\n*]*\*\*|(?<!\*)\*[^\w\n*]*\w[^\n*]*\*(?!\*)", text)) >= num_highlights
 
 
 @check("detectable_format:multiple_sections")
@@ -169,7 +171,7 @@ def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
 
 @check("detectable_format:json_format")
 def _json(text: str) -> bool:
-    text = re.sub(r"^```(?:json)?\s*|\s*```$", "", text.strip(), flags=re.IGNORECASE)
+    text = re.sub(r"^```(?:json)?|```$", "", text.strip(), flags=re.IGNORECASE).strip()
     try:
         json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -183,7 +185,7 @@ def _no_constant(name: str) -> None:
 
 @check("detectable_format:title")
 def _title(text: str) -> bool:
-    return re.search(r"<<[^\n<>]*\w[^\n<>]*>>", text) is not None
+    return re.search(r"<<[^\w\n<>]*\w[^\n<>]*>>", text) is not None
 
 
 @check("combination:two_responses")
@@ -205,7 +207,7 @@ def _ends(text: str, end_phrase: str) -> bool:
 @check("startend:quotation")
 def _quoted(text: str) -> bool:
     text = text.strip()
-    return re.fullmatch(r'".*\w.*"', text, re.DOTALL) is not None
+    return re.fullmatch(r'"\W*\w.*"', text, re.DOTALL) is not None
 
 
 @check("change_case:capital_word_frequency")
