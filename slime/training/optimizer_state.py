@@ -43,8 +43,9 @@ def load(optimizer: MegatronOptimizer, stored: dict[Any, Any]) -> None:
     states = [stored] if len(chained) == 1 else [stored[index] for index in range(len(chained))]
     for one, state in zip(chained, states, strict=True):
         inner = state.get("optimizer", state)
-        count = {"step": group["step"] for group in inner["param_groups"] if "step" in group}
-        inner["param_groups"] = [group | count for group in one.optimizer.state_dict()["param_groups"]]
+        counts = [{"step": group["step"]} for group in inner["param_groups"] if "step" in group]
+        own = one.optimizer.state_dict()["param_groups"]
+        inner["param_groups"] = [group | counts[0] if counts else group for group in own]
     optimizer.load_state_dict(stored)
     _separate_steps(optimizer)
 
