@@ -27,6 +27,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec,
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.multi_token_prediction import MultiTokenPredictionBlockSubmodules
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -81,7 +82,22 @@ def _local_block(config: TransformerConfig, vp_stage: int | None) -> Transformer
             attention.kv_layernorm = RMSNorm
         elif config.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
+        layer.submodules.sharded_state_dict_keys_map = _names_in_checkpoints(config, layer.submodules)
     return TransformerBlockSubmodules(layer_specs=block.layer_specs, layer_norm=RMSNorm)
+
+
+def _names_in_checkpoints(config: TransformerConfig, layer: TransformerLayerSubmodules) -> dict[str, str]:
+    """Transformer Engine's, where a norm is part of the linear layer that follows it, by how those of a local layer
+    begin. Megatron's own map has them right for dense layers without latent attention."""
+    names = {}
+    if not config.multi_latent_attention:
+        names["input_layernorm."] = "self_attention.linear_qkv.layer_norm_"
+    else:
+        for latent in ("q", "kv"):
+            names[f"self_attention.{latent}_layernorm."] = f"self_attention.linear_{latent}_up_proj.layer_norm_"
+    if layer.mlp.func is not MoELayer:  # whose router and experts share the norm
+        names["pre_mlp_layernorm."] = "mlp.linear_fc1.layer_norm_"
+    return names
 
 
 def multi_token_spec(

@@ -14,6 +14,8 @@ from typing import Any
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core import parallel_state as mpu
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
@@ -22,6 +24,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from slime.config import Config, checkpoint_dir, checkpoint_files
 from slime.config.checkpoint_files import damaged_files
 from slime.models import CheckpointError, Family, read_hf_config
+from slime.models.names import local_spec_name, names_by_either_spec
 
 STATE = checkpoint_dir.STATE
 NOT_OF_THE_WEIGHTS = frozenset(
@@ -53,7 +56,7 @@ class Saved:
     progress: Progress | None = None
     has_optimizer: bool = False
     has_reference: bool = False  # one that follows the policy, and so is no longer that of --ref-load
-    layers: str | None = None  # --transformer-impl, on which names of tensors depend
+    layers: str | None = None  # --transformer-impl of what wrote it, if it is more than weights
     head: str | None = None  # what the last layer gives; Megatron would load a part of one last layer into another
     layout: dict[str, int] | None = None
     mtp_layers: int | None = None  # those for multi-token prediction that it holds
@@ -112,10 +115,20 @@ class Saved:
         if damaged := damaged_files(self.path):
             raise CheckpointError(f"{self.path} is damaged: " + "; ".join(damaged))
         try:
+            self._find_by_other_names(tensors)
             return dist_checkpointing.load(tensors, str(self.path))
         except CheckpointException as error:  # which is no Exception
             reasons = dict.fromkeys(str(of_rank[0]) for of_rank in error.failures.values())
             raise CheckpointError(f"{self.path} can't be read: " + "; ".join(reasons)) from error
+
+    def _find_by_other_names(self, tensors: dict[str, Any]) -> None:
+        """Norms are looked for by their names in local layers as well: of Megatron's own, and of slime's before its
+        checkpoints had the names of Transformer Engine's."""
+        stored = dist_checkpointing.load_tensors_metadata(str(self.path))
+        for part in nested_values(tensors):
+            if isinstance(part, ShardedTensor) and part.key not in stored:
+                others = names_by_either_spec(local_spec_name(part.key))
+                part.key = next((name for name in others if name in stored), part.key)
 
 
 def weights_in(directory: str | Path, step: int | None = None) -> Path | Saved:
