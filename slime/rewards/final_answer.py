@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from slime.rewards.math_text import CHARACTERS
+
 OPEN, CLOSE = "<think>", "</think>"
 _TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _TOKEN = re.compile(r"(?P<box>\\f?box(?:ed)?\s*\{)|\\boxed\s+(?P<word>[^\s{]\S*)|\\.|[{}]", re.DOTALL)
@@ -49,8 +51,14 @@ _OR_ELSE = re.compile(
     re.IGNORECASE,
 )
 _EQUATED = re.compile(r"[\s$]*=[\s$]*([^\s$=][^$\n=]{0,100})")
+_VALUE = (
+    r"-?\d(?:[\d,./]*\d)?|-?\d*\s?\\(?:[dt]?frac\{[^{}\n]{0,50}\}\{[^{}\n]{0,50}\}|sqrt(?:\{[^{}\n]{0,50}\}|\s?\d)|pi\b)"
+    r"|(?-i:[A-Z])\b"
+)
+_NAME = r"(?:[A-Z]\w{0,9}\s{0,2}=[\s$]{0,2})?"
 _STATED_LATER = re.compile(
-    r"\banswer\b(?:\s+(?:is|equals|must be|would be)\b|\s*[:=])+[\s$*]*([-\\\d.(\[][^\n]{0,200}|(?-i:[A-Z])\b)",
+    rf"\banswer\b(?:\s+(?:is|equals|must be|would be)\b|\s*[:=])+[\s$*]*{_NAME}"
+    r"([-\\\d.(\[][^\n]{0,200}|(?-i:[A-Z])\b)",
     re.IGNORECASE,
 )
 # A sentence that is a value and no more but for words that lead up to it; without such words all of a line.
@@ -58,23 +66,44 @@ _CONCLUDED = re.compile(
     r"(?:\A|[\n(]|[.!?;:](?=\s)|,(?=\s(?:the|it|so|then|maybe|perhaps|i)\b))[\s*#$]{0,6}"
     r"(?P<led>(?:(?:and|so|thus|hence|therefore|then|finally|final|maybe|perhaps|rather|it|it's|this|that|is|i|say|think"
     r"|meant|the|my|real|true|correct|right|truth|result|value|answer|solution|choice|option|must|be)\b[\s,:]{1,3}){1,8})?"
-    r"[\s*$#(\\]{0,6}(-?\d(?:[\d,./]*\d)?|-?\\frac\{[^{}\n]{0,50}\}\{[^{}\n]{0,50}\}|(?-i:[A-Z])\b)[*$)\\]{0,4}"
+    rf"(?:[\s*$#(\\]|(?<=\\)\[){{0,6}}{_NAME}({_VALUE})(?:[*$)\\]|(?<=\\)\]){{0,4}}"
     r"(?(led)(?:[.!?);]?(?:\s*\n|\Z)|[.!?);]\s)|[.!?)]?[ \t]*(?:\n|\Z))",
     re.IGNORECASE,
 )
-# What makes a box a part of a formula: before it, around it, and after it.
+# What makes a box a part of a formula: before it, around it, and after it. There, other signs are what LaTeX writes for
+# them; but dashes may be those of a sentence.
+_SIGNS = CHARACTERS | str.maketrans(
+    {dash: dash for dash in "−–—"}
+    | dict.fromkeys("√∛∜", r"\sqrt ")
+    | dict.fromkeys("⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅐⅑⅒", r"\frac{1}{2}")
+    | {sub: f"_{digit}" for digit, sub in enumerate("₀₁₂₃₄₅₆₇₈₉")}
+    | {"⁻": "^-", "⁺": "^+", "ⁿ": "^n", "∓": r"\mp ", "∙": r"\cdot ", "✕": r"\times ", "✖": r"\times ", "∼": r"\sim "}
+    | {"⩽": r"\le ", "⩾": r"\ge ", "≦": r"\le ", "≧": r"\ge ", "＜": "<", "＞": ">", "＊": "*", "／": "/", "＾": "^"}
+)
+_LETTER = "A-Za-zΑ-ω"
+_GREEK = "alpha|beta|gamma|delta|epsilon|theta|lambda|rho|sigma|tau|phi|omega|pi"
+_SPACE = r"\\[,;:! ]"
 _BEGUN = re.compile(
-    r"(?:(?<!-)-|\d\.?|[([{]\s*-?[\d.]+\s*,\s*|\bor[\s$]*|(?<![A-Za-z\\])[A-Za-z]|[\^_]\s*"
+    rf"(?:(?:(?<!-)-|(?<![A-Za-z]{{2}})[–—]|−\s*)(?:\*\*|[${{(]|\\(?:left|\()|{_SPACE}|(?<={_SPACE})\s)*"
+    rf"|(?:[=(:$]|\\[(\[])\ *-(?:[\s${{(]|\\(?:left|\()|{_SPACE})*"
+    rf"|\d\.?|[([{{]\s*-?[\d.]+\s*,\s*|\bor[\s$]*|(?<![{_LETTER}\\])[{_LETTER}]\(?|\d\s?(?:\\left\s?)?\(|[\^_]\s*"
     r"|[\w)}]\s*[+/<]\s*|[\w)}]\s*(?<!<answer)>\s*|[\d)}]\s+-\s+|≠\s*|!=\s*"
-    r"|\$\s*-?[\d.]+\s*,\s*|\\(?:neq?|not\s*=|lt|gt|[lg]eq?|sim|pm|mp|cdot|times|div|sqrt)\s*)$"
+    rf"|\d\s*\*\s*|(?:[)}}]|(?<![{_LETTER}])[{_LETTER}])(?:\*|\s*\*\s+)|[\d)}}]\*\*"
+    rf"|\$\s*-?[\d.]+\s*,\s*|\\(?:neq?|not\s*=|lt|gt|[lg]eq?|sim|pm|mp|cdot|times|div|sqrt)(?:[\s$({{]|\\left|{_SPACE})*"
+    rf"|\\(?:{_GREEK})\ *|(?:\\[dtc]?frac\{{.{{1,30}}\}}|\\sqrt(?:\[\w*\])?|[\^_]|\}}\^)\{{[^{{}}]{{1,30}}\}}\ *"
+    r"|(?<![A-Za-z])\\?(?:sqrt|log|ln|sin|cos|tan|exp)\s*(?:\\left\s?)?\(?"
+    r"|(?i:\b(?:minus|negative|plus|times|twice)\s[\s$]*))$"
 )
 _WITHIN = re.compile(r"(?:[\^_}]|\\(?:[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)(?:\[[^\]]*\])?)\s*$")
 _GOES_ON = re.compile(
-    r"\.?\d|[A-Za-z](?![A-Za-z])|\s*(?:million|billion|thousand|hundred|dozen)\b"
-    r"|[\s$]*(?:to|–|—|→|\\to|\\rightarrow|[<>])[\s$]*-?[\d\\]"
-    r"|\s*(?:_|\^(?!\s*\{?\\circ)|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|-\s?[\d\\(]"
-    r"|\\(?:cdot|times|div|pm|mp|pi|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z])"
-    r"|,\s*\$?-?\d)"
+    rf"\.?\d|[{_LETTER}](?![{_LETTER}])|‰|(?:\s|~|{_SPACE})*(?:\\(?:text|mathrm)\{{\s*)?"
+    r"(?:million|billion|thousand|hundred|dozen)\b"
+    rf"|(?:~|\{{,\}}|{_SPACE})\s*\d|\s+(?:plus|minus|times)\s[\s$]*-?[\d\\]"
+    r"|[\s$]*(?:to|–|—|→|\\to|\\rightarrow|[<>]=?|!=|≠)[\s$]*-?[\d\\]|\s*[<>]=?\s*[A-Za-z](?![A-Za-z>])"
+    r"|[\s$]*\\(?:[lg]eq?|lt|gt|neq?)(?![a-z])|\*{1,2}[\d\\(]|\*{1,2}[A-Za-z](?![A-Za-z])|\s*\*\s+[\w\\(]"
+    r"|\s*(?:_|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|[-−]\s?[\d\\(]|,\s*\$?-?\d)"
+    r"|(?:[\s$})]|\\right|\\\))*(?:\^(?!\s*\{?\\circ)"
+    rf"|\\(?:cdot|times|div|pm|mp|{_GREEK}|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z]))"
 )
 
 
@@ -133,7 +162,8 @@ def why_not_meant(text: str) -> str | None:
         return "it says what the answer is not"
     if takes_back(text[after:]):
         return "it takes its answer back"
-    if _BEGUN.search(text[max(0, command - 20) : command]) or _GOES_ON.match(text, after) or _is_within(text, command):
+    begun = _BEGUN.search(text[max(0, command - 80) : command].translate(_SIGNS))
+    if begun or _GOES_ON.match(text[after:].translate(_SIGNS)) or _is_within(text, command):
         return "the box holds only a part of a formula"
     return None
 
@@ -145,7 +175,7 @@ def takes_back(text: str) -> bool:
 
 def stated_later(text: str) -> str | None:
     """What the text says the answer is, or may be as well, after its last box."""
-    after = after_last_box(text)
+    after = after_last_box(text).translate(CHARACTERS)
     if match := _OR_ELSE.match(after) or _EQUATED.match(after):
         return _first(match[1])
     return concluded(after)
@@ -153,7 +183,7 @@ def stated_later(text: str) -> str | None:
 
 def concluded(text: str) -> str | None:
     """What the end of a text that follows an answer says that the answer is."""
-    text = text[-4000:]
+    text = text[-4000:].translate(CHARACTERS)
     found = [
         (match.end(), match[match.lastindex]) for one in (_STATED_LATER, _CONCLUDED) for match in one.finditer(text)
     ]

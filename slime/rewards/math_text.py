@@ -11,7 +11,7 @@ from fractions import Fraction
 MAX_LENGTH = 1000  # characters; a longer answer is right only if it is the label, letter by letter
 MAX_EXPONENT = 400
 
-_CHARACTERS = str.maketrans(
+CHARACTERS = str.maketrans(
     {
         "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-",
         "－": "-", "＋": "+", "＝": "=", "，": ",", "（": "(", "）": ")",
@@ -87,7 +87,7 @@ _REPEATING = re.compile(rf"{_SIGN}(?P<whole>\d*)\.(?P<once>\d*)\\overline\{{(?P<
 
 def normalise(text: str) -> str:
     """One spelling for what reads the same: delimiters, spaces, dashes, sizes of brackets, short forms of commands."""
-    text = _DOLLARS.sub(r"\1\\$\2", text.translate(_CHARACTERS))
+    text = _DOLLARS.sub(r"\1\\$\2", text.translate(CHARACTERS))
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _unwrap(re.sub(r"(?<![.,;])\s*[.,;]\s*$", "", text).strip())
