@@ -1,8 +1,8 @@
 """--rm-type f1 and em: answers in words, compared as SQuAD does (arXiv:1606.05250).
 
 Normalised: lower case, without punctuation, without the articles a, an and the, spaces made one. Unlike SQuAD's,
-numbers keep what tells them apart (-5 and 5, 1.5 and 15, 5% and 5), relations their sign (x < y and x > y), and what is
-nothing but punctuation and articles stays.
+numbers keep what tells them apart (-5 and 5, 1.5 and 15, 5 % and 5), a blank between or not, relations their sign (x < y
+and x > y), and what is nothing but punctuation and articles stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from slime.rewards.verdict import Verdict, wrong
 
 _PUNCTUATION = str.maketrans("", "", "".join(set(string.punctuation) - set("<>=")) + "‘’“”´")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_MEANT = re.compile(r"(?<![\w+<>~≈$€£-])[-+<>~≈$€£]*\d[\d.,:/%-]*(?<![.,:/-])|(?<!\w)[a-z](?:\+\+|#)(?!\w)")
+_MEANT = re.compile(  # a dash apart from its number is a sign where no word is before it
+    r"(?<![\w+<>~≈$€£-])(?:(?!(?<=\w\s)-+\s)(?:[-+<>~≈$€£]++\s?){1,4})?\d[\d.,:/%-]*(?<![.,:/-])(?:\s?%)?"
+    r"|(?<!\w)[a-z](?:\+\+|#)(?!\w)"
+)
 
 
 def f1(args: Any, sample: Any) -> Verdict:
@@ -43,7 +46,7 @@ def _best(sample: Any, measure: Any, name: str) -> Verdict:
 
 def words(text: str) -> list[str]:
     text = text.lower().replace("−", "-")
-    meant = [re.sub(r",(?=\d{3})", "", one) for one in _MEANT.findall(text)]
+    meant = [re.sub(r"\s|,(?=\d{3})", "", one) for one in _MEANT.findall(text)]
     plain = _ARTICLES.sub(" ", _MEANT.sub(" \ue000 ", text).translate(_PUNCTUATION)).split()
     return [meant.pop(0) if word == "\ue000" else word for word in plain] or text.split()
 
