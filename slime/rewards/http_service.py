@@ -18,6 +18,7 @@ from slime.rewards.errors import RewardError, RewardFailure
 
 AT_ONCE = 128
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0  # seconds
+CONNECT_S = 30  # then the next try; how long an answer may take, only --rm-timeout says
 MOST_BYTES = 16 << 20
 
 _at_once: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
@@ -39,9 +40,14 @@ async def ask(args: Any, name: str, path: str, body: dict[str, Any]) -> Any:
         raise RewardError(f"{name}: a reward service is asked, but where is it? Give --rm-url")
     url = base.rstrip("/") + path if path else base
     limit = _at_once.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
     wait, last = FIRST_WAIT, "no answer"
     try:
-        async with limit, asyncio.timeout(args.rm_timeout), aiohttp.ClientSession(headers=headers) as session:
+        async with (
+            limit,
+            asyncio.timeout(args.rm_timeout),
+            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+        ):
             while True:
                 try:
                     async with session.post(url, json=body, proxy=proxy, allow_redirects=False) as answer:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -227,3 +228,17 @@ def test_the_question_put_to_a_judge(tmp_path: Path) -> None:
     sample = Sample(prompt=[{"role": "user", "content": "hi"}], response="{label}", label="x")
     verdict(service, "judge", sample, rm_judge_prompt=str(file))
     assert service.asked[0][1]["messages"][0]["content"] == "Q user: hi A {label} L x {other}"
+
+
+def test_how_long_a_service_may_take_only_rm_timeout_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiohttp has a limit of its own for a request; it went off first, and the service was asked over and over."""
+    monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=0.2))
+
+    class Slow(Service):
+        async def handle(self, request: web.Request) -> web.Response:
+            await asyncio.sleep(1)
+            return await super().handle(request)
+
+    service = Slow((200, 0.5))
+    assert verdict(service, "remote_rm").reward == 0.5
+    assert len(service.asked) == 1
