@@ -108,7 +108,7 @@ def _one_correction(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("keep_old_actor", "async_depth", "max_weight_staleness", "use_rollout_logprobs")
+@reads("keep_old_actor", "async_depth", "max_weight_staleness", "update_weights_interval", "use_rollout_logprobs")
 def _old_actor_is_older(c: Config) -> Iterator[Problem]:
     if c.keep_old_actor and c.max_weight_staleness is not None:
         yield Problem(
@@ -118,6 +118,12 @@ def _old_actor_is_older(c: Config) -> Iterator[Problem]:
         )
     elif c.keep_old_actor and not c.async_depth:
         yield Problem("--keep-old-actor", "samples are of the current weights anyway", "add --async-depth 1")
+    elif c.keep_old_actor and c.update_weights_interval > 1:
+        yield Problem(
+            "--keep-old-actor, --update-weights-interval",
+            "exclude each other: the weights of one update ago sampled nothing where engines get only some",
+            "leave one of them out; --use-rollout-logprobs takes the log-probs of whatever weights sampled",
+        )
     elif c.keep_old_actor and c.use_rollout_logprobs:
         yield Problem(
             "--keep-old-actor, --use-rollout-logprobs",

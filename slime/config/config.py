@@ -124,6 +124,13 @@ class Config(BaseModel):
         return self.advantage_estimator == "ppo" and compares and not self.debug_rollout_only
 
     @property
+    def num_policy_rollouts(self) -> int | None:
+        """How many of --num-rollout the policy learns from: not the first ones that its critic trains on alone."""
+        if self.num_rollout is None:
+            return None
+        return self.num_rollout - (self.num_critic_only_steps if self.has_critic else 0)
+
+    @property
     def critic_has_own_devices(self) -> bool:
         """Whether the critic trains at the same time as the policy, instead of in turns on the same devices."""
         return self.has_critic and self.critic_num_gpus_per_node is not None

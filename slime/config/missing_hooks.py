@@ -32,7 +32,7 @@ class _NotThere(LookupError):
 def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
     """The functions that are not where an option says."""
     # The workers of a run look in the directory where the command runs, too, and those that train where they are told.
-    further = [entry for entry in config.train_env_vars.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    further = [entry for entry in str(config.train_env_vars.get("PYTHONPATH", "")).split(os.pathsep) if entry]
     search = [str(Path.cwd()), *further, *sys.path]
     for name in HOOKS:
         path = getattr(config, name)

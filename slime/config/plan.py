@@ -142,7 +142,8 @@ def _weights(c: Config, model: Architecture | None) -> Iterator[str]:
     by_wire = "by files on disk" if c.update_weight_transport == "disk" else "by broadcast"
     how = "through shared memory (of GPUs, by CUDA IPC)" if c.colocate else by_wire
     check = ", then compared by checksum" if c.check_weight_update_equal else ""
-    yield f"to the engines after each rollout, {how}, in buckets of {_bytes(c.update_weight_buffer_size)}{check}"
+    often = "each rollout" if c.update_weights_interval == 1 else f"every {c.update_weights_interval:,} rollouts"
+    yield f"to the engines after {often}, {how}, in buckets of {_bytes(c.update_weight_buffer_size)}{check}"
 
 
 def _rollout(c: Config, model: Architecture | None) -> Iterator[str]:
@@ -200,7 +201,8 @@ def _loss(c: Config, model: Architecture | None) -> Iterator[str]:
         yield f"{c.advantage_estimator}, {clip}; {mean}{kl}{entropy}{''.join(_off_policy(c))}"
     decay = "constant" if c.lr_decay_style == "constant" else f"{c.lr_decay_style} down to {c.min_lr:g}"
     warm_up = f", after {_n(c.lr_warmup_iters, 'step')} of warm-up" if c.lr_warmup_iters else ""
-    yield f"{c.optimizer}, learning rate {c.lr:g} {decay}{warm_up}; gradient norm at most {c.clip_grad:g}"
+    norm = f"at most {c.clip_grad:g}" if c.clip_grad else "not limited"
+    yield f"{c.optimizer}, learning rate {c.lr:g} {decay}{warm_up}; gradient norm {norm}"
 
 
 def _off_policy(c: Config) -> Iterator[str]:

@@ -116,10 +116,9 @@ def _of_no_experts(c: Config) -> Iterator[str]:
 
 
 def _of_the_learning_rate(c: Config) -> Iterator[str]:
-    if c.num_rollout is None or c.debug_rollout_only or not c.lr_warmup_iters:
+    if c.num_policy_rollouts is None or c.debug_rollout_only or not c.lr_warmup_iters:
         return
-    rollouts = c.num_rollout - (c.num_critic_only_steps if c.has_critic else 0)
-    steps = rollouts * c.num_steps_per_rollout
+    steps = c.num_policy_rollouts * c.num_steps_per_rollout
     if c.lr_warmup_iters >= steps:  # the first step has a rate of 0, the last one that of `steps` - 1
         yield (
             f"--lr-warmup-iters {c.lr_warmup_iters} is longer than the run, which has {steps:,} optimizer"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from slime.config import kernels
 from slime.config.config import Config
+from slime.config.critic import learners
 from slime.config.errors import Problem
 
 Rule = Callable[[Config], Iterator[Problem]]
@@ -225,17 +226,26 @@ def _eval_has_data(c: Config) -> Iterator[Problem]:
 
 
 @reads(
-    "lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "lr_decay_iters", "num_rollout", "num_steps_per_rollout",
-    "rollout_batch_size", "n_samples_per_prompt", "global_batch_size",
+    "lr", "min_lr", "lr_decay_style", "critic_lr", "advantage_estimator", "loss_type", "debug_rollout_only",
+    "megatron_config_path",
+)  # fmt: skip
+def _learning_rates_decay_downwards(c: Config) -> Iterator[Problem]:
+    for flag, learner in zip(("--lr", "--critic-lr"), learners(c), strict=False):
+        if learner.lr_decay_style != "constant" and learner.min_lr > learner.lr:
+            yield Problem("--min-lr", f"{learner.min_lr} is above {flag} {learner.lr}", "the rate decays down to it")
+            return  # --critic-lr is --lr unless it is given
+
+
+@reads(
+    "lr_decay_style", "lr_warmup_iters", "lr_decay_iters", "num_rollout", "num_steps_per_rollout", "rollout_batch_size",
+    "n_samples_per_prompt", "global_batch_size", "advantage_estimator", "num_critic_only_steps",
 )  # fmt: skip
 def _learning_rate_can_decay(c: Config) -> Iterator[Problem]:
     if c.lr_decay_style == "constant":
         return
-    if c.min_lr > c.lr:
-        yield Problem("--min-lr", f"{c.min_lr} is above --lr {c.lr}", "the rate decays from lr to min-lr")
     if c.lr_decay_iters is None and c.num_rollout is None and c.num_epoch is not None:
         yield Problem("--lr-decay-style", f"{c.lr_decay_style} over how many steps?", "give --lr-decay-iters")
-    steps = c.lr_decay_iters or (c.num_rollout or 0) * c.num_steps_per_rollout
+    steps = c.lr_decay_iters or (c.num_policy_rollouts or 0) * c.num_steps_per_rollout
     if steps and c.lr_warmup_iters >= steps:
         whole = f"--lr-decay-iters {steps}" if c.lr_decay_iters else f"the {steps} optimizer steps of the run"
         yield Problem("--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of {whole}", "warm-up is part of it")

@@ -242,9 +242,8 @@ def _optimizer_config(config: Config, parallel: Parallel) -> OptimizerConfig:
 def _schedule(config: Config, optimizer: MegatronOptimizer) -> OptimizerParamScheduler:
     """Counts optimizer steps. Raises ValueError where the decay has no known length, or none after warm-up."""
     steps = config.lr_decay_iters
-    if steps is None and config.num_rollout is not None:
-        rollouts = config.num_rollout - (config.num_critic_only_steps if config.has_critic else 0)
-        steps = max(rollouts, 1) * config.num_steps_per_rollout
+    if steps is None and config.num_policy_rollouts is not None:
+        steps = max(config.num_policy_rollouts, 1) * config.num_steps_per_rollout
     if steps is None:
         if config.lr_decay_style != "constant":
             raise ValueError(
@@ -261,7 +260,7 @@ def _schedule(config: Config, optimizer: MegatronOptimizer) -> OptimizerParamSch
         optimizer,
         init_lr=0.0,
         max_lr=config.lr,
-        min_lr=min(config.min_lr, config.lr),
+        min_lr=min(config.min_lr, config.lr),  # it may be above a constant rate, which it says nothing of
         lr_warmup_steps=config.lr_warmup_iters,
         lr_decay_steps=steps,
         lr_decay_style=config.lr_decay_style,

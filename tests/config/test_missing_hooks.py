@@ -125,6 +125,11 @@ def test_the_path_that_training_processes_are_given_counts(package, tmp_path, mo
     assert list(missing_hooks.look(config, set())) == []
 
 
+def test_a_path_that_is_no_text_is_taken_for_one():
+    options = ["--hf-checkpoint", "model", "--rollout-batch-size", "4", "--train-env-vars", '{"PYTHONPATH": 1}']
+    assert list(missing_hooks.look(load(options), set())) == []
+
+
 def test_every_option_for_a_function_is_looked_at(package):
     texts = [path.read_text() for path in (Path(config.__file__).parent / "sections").glob("*.py")]
     assert sorted(missing_hooks.HOOKS) == sorted(re.findall(r"(\w+): Hook\b", "".join(texts)))

@@ -42,7 +42,13 @@ def plan(*argv: str) -> str:
             "--rollout-num-gpus 4 --rollout-num-gpus-per-engine 2",
             "2 engines of 2 devices (TP 2) on devices of their own; 12 devices in all",
         ),
-        ("--rollout-num-gpus 4", "by broadcast, in buckets of 512 MiB"),
+        ("--rollout-num-gpus 4", "to the engines after each rollout, by broadcast, in buckets of 512 MiB"),
+        (
+            "--rollout-num-gpus 4 --async-depth 1 --update-weights-interval 3",
+            "to the engines after every 3 rollouts, by broadcast",
+        ),
+        ("", "gradient norm at most 1"),
+        ("--clip-grad 0", "constant; gradient norm not limited"),
         (
             "--rollout-num-gpus 4 --max-weight-staleness 1 --stale-group-policy drop",
             "generation never stops; what is trained on is at most 1 weight update old, dropped is what is older",

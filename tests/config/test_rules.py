@@ -149,6 +149,10 @@ BROKEN = [
     ("--custom-tis-function-path a.b --use-mis", "exclude each other"),
     ("--keep-old-actor", "samples are of the current weights anyway"),
     ("--keep-old-actor --async-depth 1 --use-rollout-logprobs", "both say what the old log-probs are"),
+    (
+        "--keep-old-actor --async-depth 1 --update-weights-interval 2",
+        "--keep-old-actor, --update-weights-interval: exclude each other: the weights of one update ago",
+    ),
     ("--tis-clip 1 --tis-clip-low 1", "1.0 is not below --tis-clip 1.0"),
     ("--mis-clip 0.5 --mis-clip-low 1", "1.0 is not below --mis-clip 0.5"),
     ("--opd-type sglang", "--opd-type: is not used without distillation"),
@@ -158,8 +162,18 @@ BROKEN = [
     ("--use-opd --opd-type sglang --opd-teacher-load model", "the rollout brings the log-probs"),
     ("--freeze-params-name-list (", "'(' is not a regular expression"),
     ("--lr-decay-style linear --lr 1e-6 --min-lr 1e-5", "--min-lr: 1e-05 is above --lr 1e-06"),
+    (
+        "--lr-decay-style linear --lr 1e-4 --min-lr 1e-5 --advantage-estimator ppo --critic-lr 1e-6",
+        "--min-lr: 1e-05 is above --critic-lr 1e-06",
+    ),
+    ("--lr-decay-style linear --lr 1e-6 --min-lr 1e-5 --advantage-estimator ppo", "--min-lr: 1e-05 is above --lr 1"),
     ("--lr-decay-style cosine --lr-warmup-iters 10 --lr-decay-iters 10", "leaves nothing of --lr-decay-iters 10"),
     ("--lr-decay-style linear --lr-warmup-iters 10 --num-rollout 9", "leaves nothing of the 9 optimizer steps"),
+    (
+        "--lr-decay-style linear --lr-warmup-iters 7 --num-rollout 10 --advantage-estimator ppo"
+        " --num-critic-only-steps 3",
+        "leaves nothing of the 7 optimizer steps",
+    ),
     ("--lr-decay-style linear --num-epoch 1", "linear over how many steps?"),
     ("--group-rm", "--group-rm: needs --custom-rm-path"),
     ("--rm-type exact_match", "exact_match compares with a label"),
@@ -229,6 +243,9 @@ def test_a_broken_rule_is_one_problem(options, message):
         "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
         "--recompute-granularity selective",
         "--overlap-param-gather --overlap-grad-reduce",
+        "--lr-decay-style linear --lr-warmup-iters 6 --num-rollout 10 --advantage-estimator ppo"
+        " --num-critic-only-steps 3",
+        "--lr 1e-6 --min-lr 1e-5",
         "--overlap-grad-reduce --no-use-distributed-optimizer",
     ],
 )
@@ -247,6 +264,17 @@ def test_what_one_role_alone_is_given_is_judged_with_what_it_shares(tmp_path, ro
     assert "needs --recompute-num-layers" in str(problem)
     load([*words, "--recompute-num-layers", "1"])
     load([*words, "--debug-rollout-only"])
+
+
+def test_a_rate_of_one_role_alone_is_judged_with_the_one_that_it_decays_to(tmp_path):
+    file = tmp_path / "roles.yaml"
+    words = [*BASE, "--advantage-estimator", "ppo", "--megatron-config-path", str(file), "--lr-decay-style", "linear"]
+    file.write_text("critic: {lr: 1.0e-7}\n")
+    with pytest.raises(ConfigError) as caught:
+        load([*words, "--num-rollout", "9", "--min-lr", "1e-6"])
+    (problem,) = caught.value.problems
+    assert "--min-lr: 1e-06 is above --critic-lr 1e-07" in str(problem)
+    load([*words, "--num-rollout", "9", "--min-lr", "1e-8"])
 
 
 def test_a_rule_is_not_judged_by_an_option_that_is_wrong_itself():
