@@ -1,8 +1,8 @@
 """--rm-type f1 and em: answers in words, compared as SQuAD does (arXiv:1606.05250).
 
 Normalised: lower case, without punctuation, without the articles a, an and the, spaces made one. Unlike SQuAD's,
-numbers keep what tells them apart (-5 and 5, 1.5 and 15, 5 % and 5), a blank between or not, relations their sign (x < y
-and x > y), and what is nothing but punctuation and articles stays.
+numbers keep what tells them apart (-5 and 5, 1.5 and 15, 5% and 5), with a blank between or without, relations their
+sign (x < y and x > y), and what is nothing but punctuation and articles stays.
 """
 
 from __future__ import annotations
