@@ -154,6 +154,7 @@ REQUIRED = {
     "pyarrow": "prompts in Parquet files",
     "psutil": "Megatron saves no checkpoint without",
     "numpy": "data",
+    "latex2sympy2_extended": "--rm-type math, deepscaler and dapo",
 }
 OPTIONAL = {
     "tensorboard": "no --use-tensorboard",
@@ -321,6 +322,7 @@ IMPORTS = {
     "training": f"import torch, slime.platform.megatron_cpu as m; torch.cuda.is_available() or m.enable(); {_TRAINING}",
     "engine": "import slime.inference.launch, sglang.srt.entrypoints.http_server",
     "router": "import slime.inference.launch_router",
+    "graders": "import slime.rewards.math_compare",
 }
 
 

@@ -74,6 +74,13 @@ def test_a_missing_package_is_broken_and_a_version_other_than_the_pinned_one_is_
     assert found["torch"].verdict is Verdict.OK
 
 
+def test_what_graders_compare_answers_with_is_required(monkeypatch):
+    pretend_installed(monkeypatch, doctor.pins(gpus=False), but="latex2sympy2_extended")
+    found = by_name(list(doctor.packages(gpus=False)))["latex2sympy2_extended"]
+    assert found.verdict is Verdict.BROKEN and "--rm-type math" in found.note
+    assert "slime.rewards.math_compare" in doctor.IMPORTS["graders"]
+
+
 def test_what_a_gpu_machine_lacks_costs_something_there_only(monkeypatch):
     pretend_installed(monkeypatch, {})
     engine = {gpus: by_name(list(doctor.optional_packages(gpus)))["transformer-engine"] for gpus in (True, False)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slime.rewards.errors import RewardFailure
+from slime.rewards.errors import RewardError, RewardFailure
 from slime.rewards.final_answer import (
     after_last_box,
     after_thinking,
@@ -22,7 +22,7 @@ from slime.rewards.label import label_of
 from slime.rewards.math_text import same_literally
 from slime.rewards.units import PER_CENT, split_unit, unit_after
 from slime.rewards.verdict import Verdict, right, wrong
-from slime.rewards.workers import WorkerDied, WorkerKilled, workers
+from slime.rewards.workers import WorkerDied, WorkerKilled, WorkerUnfit, workers
 
 
 async def math(args: Any, sample: Any) -> Verdict:
@@ -51,7 +51,7 @@ async def math(args: Any, sample: Any) -> Verdict:
 
 async def compare(sample: Any, answer: str, label: Any, unit: str = "") -> Verdict:
     """Whether an answer of the sample, with the unit that stands after it, is the label, or one of a list. Raises
-    RewardFailure where nobody could tell."""
+    RewardFailure where nobody could tell this time, RewardError where nobody can here."""
     labels = label if isinstance(label, list) else [label]
     reasons = []
     for one in labels:
@@ -69,6 +69,8 @@ async def _same(sample: Any, answer: str, label: str) -> tuple[bool, str]:
         return decided
     try:
         equal, reason = await workers().run("slime.rewards.math_compare:same", answer, label)
+    except WorkerUnfit as lack:
+        raise RewardError(f"{sample.name}: nothing can be compared here: {lack}") from lack
     except WorkerKilled as death:
         raise RewardFailure(sample.name, f"comparing {answer:.80} with {label:.80}: {death}, twice") from death
     except WorkerDied as death:

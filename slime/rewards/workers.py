@@ -2,7 +2,7 @@
 
 Held: a task ends within its seconds whatever it does, as the kernel ends its process by SIGALRM; a worker ends with the
 process that started it; what is exchanged is JSON, one line each way; a task is tried twice only if its process was
-killed by somebody else.
+killed by somebody else; what cannot be imported is no fault of whoever asks.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class WorkerKilled(WorkerDied):
     """Its process was killed from outside (by the kernel, for want of memory): nothing is said of the task."""
 
 
+class WorkerUnfit(Exception):
+    """Here no such task can be done, whatever it is asked; the message says why."""
+
+
 class Worker:
     """One process, for one task at a time."""
 
@@ -41,8 +45,8 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, function: str, arguments: list[Any], seconds: float = SECONDS) -> Any:
-        """What `function` ("module:name") returns for JSON arguments. Raises WorkerDied, after `seconds` at most, and
-        WorkerKilled at any time."""
+        """What `function` ("module:name") returns for JSON arguments. Raises WorkerDied, after `seconds` at most,
+        WorkerKilled at any time, and WorkerUnfit."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from slime.rewards.workers import main; main()"],
@@ -65,7 +69,9 @@ class Worker:
             if status in (-signal.SIGKILL, -signal.SIGTERM):
                 raise WorkerKilled(f"its process was killed from outside ({signal.Signals(-status).name})")
             raise WorkerDied(f"its process ended with status {status}")
-        result, error = json.loads(answer)
+        result, error, lack = json.loads(answer)
+        if lack:
+            raise WorkerUnfit(lack)
         if error:
             raise WorkerDied(error)
         return result
@@ -119,13 +125,17 @@ def main() -> None:
     for line in sys.stdin:
         function, arguments, seconds = json.loads(line)
         module, _, name = function.partition(":")
-        task = getattr(importlib.import_module(module), name)  # imports are not the task's time
-        result, error = None, None
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        result, error, lack = None, None, None
         try:
-            result = task(*arguments)
+            task = getattr(importlib.import_module(module), name)  # imports are not the task's time
         except Exception as raised:
-            error = f"raised {type(raised).__name__}: {raised!s:.300}"
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        answers.write(json.dumps([result, error]) + "\n")
+            lack = f"cannot import {module}: {type(raised).__name__}: {raised!s:.300}"
+        else:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            try:
+                result = task(*arguments)
+            except Exception as raised:
+                error = f"raised {type(raised).__name__}: {raised!s:.300}"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        answers.write(json.dumps([result, error, lack]) + "\n")
         answers.flush()

@@ -8,10 +8,14 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from slime.rewards.workers import Worker, WorkerDied, WorkerKilled, Workers
+from slime.data.sample import Sample
+from slime.rewards import RewardError, RewardFailure
+from slime.rewards.catalogue import judged
+from slime.rewards.workers import Worker, WorkerDied, WorkerKilled, Workers, WorkerUnfit
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,23 @@ def test_a_task_that_raises_or_takes_all_memory_or_ends_its_process(worker: Work
     with pytest.raises(WorkerDied, match="its process ended with status 3"):
         worker.ask("os:_exit", [3])
     assert worker.ask("math:gcd", [12, 18]) == 6
+
+
+def test_a_task_that_cannot_be_imported_is_no_fault_of_what_it_was_asked(worker: Worker) -> None:
+    with pytest.raises(WorkerUnfit, match=r"cannot import not_there: ModuleNotFoundError: No module named 'not_there'"):
+        worker.ask("not_there:task", [1])
+    assert worker.ask("math:gcd", [12, 18]) == 6
+
+
+def test_without_the_parser_no_answer_is_wrong_but_the_run_ends(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "latex2sympy2_extended.py").write_text("raise ImportError('not for this machine')")
+    monkeypatch.syspath_prepend(tmp_path)
+    fresh = Workers(1)
+    monkeypatch.setattr("slime.rewards.math_answer.workers", lambda: fresh)
+    with pytest.raises(RewardError, match=r"sample 3 .*cannot import .*not for this machine") as raised:
+        asyncio.run(judged(None, Sample(index=3, response=r"\boxed{\sqrt{4}}", label="2"), "math"))
+    assert not isinstance(raised.value, RewardFailure), "a mistake, which --rm-failure-policy does not pass over"
+    fresh._idle.get().close()
 
 
 def test_a_task_whose_worker_somebody_kills_is_done_by_a_new_one_once() -> None:
