@@ -24,7 +24,7 @@ from slime.inference.errors import InferenceError, RequestError
 from slime.inference.server import EngineServer
 from tests.inference.conftest import Run
 from tests.inference.hf import Reference
-from tests.inference.test_generation import LONG, check, until_generating
+from tests.inference.test_generation import LONG, MANY, check, until_generating
 
 PROMPT = [5, 9, 30, 41, 17]
 
@@ -97,7 +97,7 @@ def test_weights_changed_in_the_middle_of_a_sample(
 
     generation = run(change_midway())
     (old, before), (new, after) = generation.weight_versions
-    assert (old != "9", new, before + after) == (True, "9", 300)
+    assert (old != "9", new, before + after) == (True, "9", MANY)
     assert before > 0 and after > 0
 
 
@@ -125,7 +125,7 @@ def test_after_a_change_nothing_is_left_of_the_old_weights_but_the_tokens(
 
     for generation in run(change_midway()):
         (_, before), (new, after) = generation.weight_versions
-        assert (new, before + after) == ("9", 300) and before > 0 and after > 0
+        assert (new, before + after) == ("9", MANY) and before > 0 and after > 0
         of_old, of_new = (model.log_probs(PROMPT, generation.tokens) for model in (reference, changed))
         assert generation.log_probs == pytest.approx(of_old[:before] + of_new[before:], abs=1e-4)
 
@@ -189,7 +189,7 @@ def test_a_busy_engine_does_not_release_its_memory(engine: EngineServer, client:
             await asyncio.to_thread(engine.control.resume)
         return (await request)[0]
 
-    assert len(run(release_midway()).tokens) == 300
+    assert len(run(release_midway()).tokens) == MANY
 
 
 def test_an_engine_with_retracted_requests_can_be_flushed_and_goes_on(
