@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-import glob
 import os
 import secrets
 import signal
@@ -34,6 +33,7 @@ from slime.cluster.environment import environment
 from slime.cluster.interrupt import Interrupt
 from slime.cluster.local_ray import LocalRay, RayStartError
 from slime.cluster.wait import wait
+from slime.config import machine
 
 if TYPE_CHECKING:
     from slime.config import Config
@@ -108,7 +108,7 @@ class Session:
         temporary.mkdir()
         compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
         self._undo.enter_context(environment({"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": compiled}))
-        gpus = self._wants_gpus and bool(glob.glob("/dev/nvidia[0-9]*"))
+        gpus = self._wants_gpus and machine.num_gpus() > 0  # Ray itself takes CUDA_VISIBLE_DEVICES=-1 for one
         own = LocalRay(directory, self.logs, namespace=self.run_id, cpu_slots=self._cpu_slots, gpus=gpus)
         self._undo.callback(own.stop)
 

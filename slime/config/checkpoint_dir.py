@@ -11,6 +11,7 @@ Invariant: a checkpoint's directory has its name only once it is whole. So whate
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,8 +40,12 @@ def rollout_of(checkpoint: Path) -> int | None:
 
 
 def rollouts(directory: Path) -> list[int]:
-    """Of the checkpoints that are there, in rising order."""
-    return sorted(number for path in directory.glob("iter_*") if (number := rollout_of(path)) is not None)
+    """Of the checkpoints that are there, in rising order; none where the directory can't be looked at."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    return sorted(number for name in names if (number := rollout_of(directory / name)) is not None)
 
 
 def find(directory: str | Path, step: int | None = None) -> Path | None:
@@ -134,7 +139,7 @@ def of_critic(config: Config) -> Path | None:
 
 def is_model(directory: str | Path) -> bool:
     """Whether it is in Hugging Face's format, and no directory of checkpoints."""
-    return (Path(directory) / "config.json").is_file()
+    return os.path.isfile(Path(directory) / "config.json")  # which raises nothing
 
 
 def _listed(there: list[int]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from slime.config import command_line, disk, help, machine, missing_hooks, plan
+from slime.config import command_line, disk, help, machine, missing_hooks, plan, reach
 from slime.config.command_line import CommandLine
 from slime.config.completeness import COMPLETENESS
 from slime.config.config import Config
@@ -41,9 +41,11 @@ def from_command_line(
             _end(error)
         sys.exit(0)
     resolution = resolve(line)
-    config, unsound = resolution.config, resolution.unsound
+    config = resolution.config
+    closed, out_of_reach = reach.closed(config, resolution.unsound)
+    unsound = resolution.unsound | closed
     files = disk.look(config, unsound)
-    problems = resolution.problems + COMPLETENESS.broken(config, unsound)
+    problems = resolution.problems + out_of_reach + COMPLETENESS.broken(config, unsound)
     problems += files.problems + list(missing_hooks.look(config, unsound))
     notes = resolution.notes + files.notes
     lacking = files.lacking + list(machine.lacking(config, unsound))

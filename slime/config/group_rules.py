@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def _weights(c: Config, models: tuple[ServedModel, ...]) -> Iterator[Problem]:
             "name the policy: leave its model_path out, or give it `update_weights: true`",
         )
     for model in models:
-        if not (Path(model.path) / "config.json").is_file():
+        if not os.path.isfile(Path(model.path) / "config.json"):
             what = f"model_path {model.path} is no directory with a config.json"
             yield Problem(_where(c, model), what, "download the model, or correct the path")
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import itertools
 import os
+import re
 import socket
 from collections.abc import Iterator
 
@@ -103,7 +105,10 @@ def _kernels(config: Config, unsound: set[str]) -> Iterator[Problem]:
 
 
 def num_gpus() -> int:
-    """NVIDIA devices that CUDA_VISIBLE_DEVICES leaves."""
+    """NVIDIA devices that CUDA_VISIBLE_DEVICES leaves: those up to the first that is none, such as -1."""
     there = len(glob.glob("/dev/nvidia[0-9]*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return there if visible is None else min(there, len([name for name in visible.split(",") if name.strip()]))
+    if visible is None:
+        return there
+    names = (name.strip() for name in visible.split(","))
+    return min(there, len(list(itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-.*").fullmatch, names))))

@@ -42,10 +42,11 @@ def _constant(path: Path) -> Path:
 
 def _lack(directory: Path) -> str | None:
     """Why a directory could not be made or written to; None where it could."""
-    there = next((path for path in (directory, *directory.parents) if _exists(path)), Path())
-    if not there.is_dir():
-        return f"{there} is no directory"
+    there = directory
     try:
+        there = next((path for path in (directory, *directory.parents) if _exists(path)), Path())
+        if not there.is_dir():
+            return f"{there} is no directory"
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
         return f"{there}: {error.strerror or error}"

@@ -54,7 +54,7 @@ def test_more_devices_than_there_are_cores_is_said_with_both_numbers(words, need
     assert said(f"{words} --cpu-slots 64") == []
 
 
-@pytest.mark.parametrize(("visible", "count"), [(None, 4), ("0,1", 2), ("GPU-a", 1)])
+@pytest.mark.parametrize(("visible", "count"), [(None, 4), ("0,1", 2), ("GPU-a", 1), ("0,1,-1,2", 2), ("2,,3", 1)])
 def test_gpus_are_counted_as_far_as_they_are_visible(monkeypatch, visible, count):
     has(monkeypatch, gpus=4)
     if visible is not None:
@@ -62,6 +62,14 @@ def test_gpus_are_counted_as_far_as_they_are_visible(monkeypatch, visible, count
     assert said(f"--actor-num-gpus-per-node {count} --colocate") == []
     (text,) = said(f"--actor-num-gpus-per-node {count + 1} --colocate")
     assert f"this machine has {count} GPU" in text and "--cpu-slots" not in text
+
+
+@pytest.mark.parametrize("visible", ["-1", "", "-1,0", "NoDevFiles"])
+def test_gpus_that_are_hidden_do_not_count(monkeypatch, visible):
+    has(monkeypatch, gpus=4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.num_gpus() == 0
+    assert said("--device cuda --actor-num-gpus-per-node 1 --colocate")[0].startswith("--device: cuda, but this")
 
 
 def test_of_a_cluster_nothing_is_known_before_it_is_joined(monkeypatch):

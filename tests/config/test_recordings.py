@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from slime.config import load, recordings
+from tests.config.checkpoints import write_checkpoint
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """Rollouts 0, 1 and 3; and what looks like a checkpoint after rollout 1."""
+    """Rollouts 0, 1 and 3; and a checkpoint after rollout 1."""
     for rollout in (0, 1, 3):
         (tmp_path / f"{rollout}.jsonl").touch()
-    checkpoint = tmp_path / "checkpoints" / "iter_0000001"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").touch()
+    write_checkpoint(tmp_path / "checkpoints" / "iter_0000001", rollout_id=1)
     return tmp_path
 
 
@@ -48,9 +47,13 @@ def test_the_first_that_is_missing_is_named(recorded, words, what, fix):
 
 def test_a_run_that_goes_on_needs_what_is_still_to_come(recorded):
     (recorded / "0.jsonl").unlink()
-    load_from = ["--load", str(recorded / "checkpoints"), "--num-rollout", "2"]
-    assert said(recorded, *load_from) == []
-    (text,) = said(recorded, *load_from, "--finetune")
+    load_from = ["--load", str(recorded / "checkpoints"), "--num-rollout"]
+    assert said(recorded, *load_from, "2") == []
+    (text,) = said(recorded, *load_from, "4")
+    assert "2.jsonl, which rollout 2 trains on\n" in text
+    (recorded / "2.jsonl").touch()
+    assert said(recorded, *load_from, "4") == []
+    (text,) = said(recorded, *load_from, "2", "--finetune")
     assert "0.jsonl, which rollout 0 trains on" in text
 
 
