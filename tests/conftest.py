@@ -6,6 +6,7 @@ Whoever changes the engine's weights puts them back; nobody leaves it paused.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.util import get_temp_dir
@@ -26,6 +27,12 @@ LONGEST = (
     *("test_end_to_end.py", "test_faults.py", "test_resume.py", "test_sync.py", "test_parallel.py", "test_restarts.py"),
     *("test_engine_groups.py", "test_checkpoint.py"),
 )
+
+
+def pytest_configure() -> None:
+    """What a shell runs in the background ignores Ctrl+C, and so would all that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

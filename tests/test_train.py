@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,11 +49,7 @@ def test_evaluations_may_ask_for_more_than_rollouts_do(tiny, tmp_path):
 def test_an_interrupt_in_the_first_moments_is_answered(tiny, tmp_path):
     slow = tmp_path / "slow.yaml"
     os.mkfifo(slow)
-    # What is run in the background of a shell ignores it.
-    answers = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(
-        command(tiny, "--config", str(slow)), cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=answers
-    )
+    process = subprocess.Popen(command(tiny, "--config", str(slow)), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     said = "nothing for a minute"
     with slow.open("w"):  # returns when train.py has opened it, too, and waits for its content
         for _ in range(6):  # Python can't answer a signal between its last look for one and the call that waits
