@@ -13,7 +13,8 @@ TOKEN, LOG_PROB, MASK = "i", "d", "f"  # type codes; 'd' keeps what the engine s
 
 
 class Numbers(array):
-    """Reads, appends and compares like a list of int or float. Slices and sums with lists are lists.
+    """Reads, appends and compares like a list of int or float. Slices, multiples and sums with lists are lists; copies
+    are Numbers.
 
     `Numbers("i", [1, 2])`, with a type code of the array module.
     """
@@ -36,6 +37,17 @@ class Numbers(array):
 
     def __radd__(self, other: Iterable[Any]) -> list[Any]:
         return [*other, *self]
+
+    def __mul__(self, times: int) -> list[Any]:
+        return self.tolist() * times
+
+    __rmul__ = __mul__
+
+    def __copy__(self) -> Numbers:
+        return self.__class__(self.typecode, self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Numbers:
+        return self.__copy__()
 
     def __iadd__(self, other: Iterable[Any]) -> Numbers:
         self.extend(self.__class__(self.typecode, other))
