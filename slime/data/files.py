@@ -97,7 +97,7 @@ class JsonLines:
             raise DataError(f"{self.where(i)}: not text in UTF-8 ({where})") from error
         try:
             row = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter where it is nested too deep
             if control := NO_TEXT.search(text):
                 where = f"byte {start + line.index(control[0].encode()):,} is 0x{ord(control[0]):02x}"
                 raise DataError(f"{self.where(i)}: not text ({where})") from error

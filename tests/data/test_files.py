@@ -64,6 +64,7 @@ def test_types_of_rows_are_kept(tmp_path):
         ('{"a": 1', r"bad.jsonl:3: not valid JSON \(Expecting ',' delimiter.*\): \{\"a\": 1"),
         ("[1]", "bad.jsonl:3: a line must be a JSON object, not list"),
         ("x", "bad.jsonl:3: not valid JSON"),
+        ('{"a": ' + "[" * 100_000, r"bad.jsonl:3: not valid JSON \(.*recursion.*\): \{\"a\": \["),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path, line, message):

@@ -93,6 +93,12 @@ def test_a_malformed_line_ends_it_unless_skipping_is_asked_for(tmp_path, caplog)
     assert [record.getMessage().split(": ")[1] for record in caplog.records] == [f"{file}:2", f"{file}:5"]
 
 
+def test_a_row_that_is_nested_too_deep_is_malformed(tmp_path):
+    file = write(tmp_path / "a.jsonl", {"input": "a"}, '{"input": ' + "[" * 100_000 + "\n")
+    prompts = PromptSet(file, skip_malformed=True)
+    assert [prompt.content for prompt in prompts] == ["a"] and prompts.num_skipped == 1
+
+
 def test_skipping_does_not_skip_rows_that_lack_a_key(tmp_path):
     file = write(tmp_path / "a.jsonl", "no\n", {"text": "a"})
     with pytest.raises(DataError, match=r"a.jsonl:2: no key 'input'"):
