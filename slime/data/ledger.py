@@ -170,6 +170,7 @@ class Ledger:
     def drop(self, ids: Iterable[int], reason: str) -> None:
         if not reason:
             raise LedgerError("nothing is dropped without a reason")
+        reason = reason.encode("utf-8", "backslashreplace").decode()  # a label in it may be half a surrogate pair
         with self._lock:
             for entry in self._may_be(State.DROPPED, list(ids)):
                 entry.reason = reason

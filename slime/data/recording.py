@@ -28,12 +28,13 @@ Group = Sequence[Sample | Sequence[Sample]]  # of one prompt; a list where a sam
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """A file to write, which has its name only when all of it is written. Raises DataError when it can't be."""
+    """A file of JSON to write, which has its name only when all of it is written. Raises DataError when it can't be."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with beside.open("w", encoding="utf-8") as file:
+            # Half a surrogate pair, which JSON may say and UTF-8 can't, becomes what stands for it in JSON.
+            with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
                 yield file
             beside.replace(path)
         finally:

@@ -104,6 +104,12 @@ def test_every_change_that_is_not_legal_is_refused(ledger, state):
     assert states(ledger) == {0: state}
 
 
+def test_a_reason_that_is_no_text_is_written_as_one(ledger):
+    issue(ledger, 1)
+    ledger.drop([1], "no reward: the label is '\ud83d'")
+    assert notes(ledger, 1)[-1] == ("dropped", r"no reward: the label is '\ud83d'")
+
+
 def test_a_refused_change_leaves_the_others_of_its_call(ledger):
     batch(ledger, 0, 0)
     ledger.train(0)

@@ -44,6 +44,14 @@ def test_reads_back_to_the_last_bit(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["rollout-3.jsonl"]
 
 
+def test_half_a_surrogate_pair_reads_back_in_a_file_of_sound_text(tmp_path):
+    """JSON can say it, so labels and metadata may hold it."""
+    sample = Sample(index=0, label="\ud83d", metadata={"wéll": "\ude00 \\ud83d"})
+    write_rollout(tmp_path / "a.jsonl", [[sample]])
+    assert read_rollout(tmp_path / "a.jsonl") == [[sample]]
+    assert r'"label": "\ud83d"' in (text := (tmp_path / "a.jsonl").read_text(encoding="utf-8")) and "wéll" in text
+
+
 def test_what_cannot_be_written_is_named(tmp_path):
     with pytest.raises(DataError, match=r"sample 4 .*can't be recorded: no JSON stands for a set"):
         write_rollout(tmp_path / "a.jsonl", [[Sample(index=4, metadata={"seen": {1}})]])
