@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +85,13 @@ class History:
 
     def drops(self) -> list[Drop]:
         """The most frequent reason first."""
-        dropped = "SELECT reason, COUNT(*), MAX(since) FROM samples WHERE state = 'dropped'"
-        query = f"{dropped} GROUP BY reason ORDER BY 2 DESC, 1"
-        latest = "SELECT id FROM samples WHERE state = 'dropped' AND reason = ? ORDER BY since DESC, id LIMIT ?"
-        return [Drop(*row, [id for (id,) in self._rows(latest, row[0], EXAMPLES)]) for row in self._rows(query)]
+        dropped = """
+            SELECT reason, COUNT(*) OVER same AS samples, MAX(since) OVER same AS last, id,
+                ROW_NUMBER() OVER (PARTITION BY reason ORDER BY since DESC, id) AS place
+            FROM samples WHERE state = 'dropped' WINDOW same AS (PARTITION BY reason)"""
+        query = f"SELECT * FROM ({dropped}) WHERE place <= ? ORDER BY samples DESC, reason, place"
+        by_reason = groupby(self._rows(query, EXAMPLES), key=itemgetter(0, 1, 2))
+        return [Drop(*drop, [id for _, _, _, id, _ in rows]) for drop, rows in by_reason]
 
     def step(self, rollout_id: int) -> list[Entry]:
         """The batch of a rollout, by falling reward; samples without one are last."""
