@@ -162,7 +162,7 @@ class DataBuffer:
         rolled_back = self.ledger.roll_back(rollout_id, state["token"])
         self._next_own = state["next_own"]
         if state["handed_out"]:
-            self.source.add_samples(list(map(group_from, state["handed_out"])))
+            self.source.add_samples(state["handed_out"])
         return rolled_back
 
     def close(self, *, whole: bool) -> None:
@@ -177,7 +177,8 @@ class DataBuffer:
             return {"token": None, "next_own": -1, "handed_out": []}
         try:
             state = loads(path.read_text(encoding="utf-8"))
-            return {name: state[name] for name in ("token", "next_own", "handed_out")}
+            known = {name: state[name] for name in ("token", "next_own")}
+            return known | {"handed_out": list(map(group_from, state["handed_out"]))}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is not what a data buffer saved: {error!r}") from error
 

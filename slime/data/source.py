@@ -224,7 +224,7 @@ class PromptSource:
             raise DataError(f"{path}: no such file, so the position in the prompts is not known")
         try:
             self.load_state_dict(loads(path.read_text(encoding="utf-8")))
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: {error}") from error
 
     def _encode(self, drawn: list[int]) -> dict[int, Encoded]:

@@ -244,6 +244,10 @@ def test_a_state_that_is_none(tmp_path):
     (tmp_path / "rollout" / "0.buffer.json").write_text('{"token": 1}')
     with pytest.raises(DataError, match=r"0\.buffer\.json is not what a data buffer saved"):
         life.buffer.load(0)
+    of_another_slime = '{"token": null, "next_own": -1, "handed_out": [[{"status": "pending", "masks": []}]]}'
+    (tmp_path / "rollout" / "0.buffer.json").write_text(of_another_slime)
+    with pytest.raises(DataError, match=r"0\.buffer\.json is not what a data buffer saved: .*masks"):
+        life.buffer.load(0)
     with pytest.raises(DataError, match="without a directory"):
         DataBuffer(life.source, life.ledger).save(0)
 

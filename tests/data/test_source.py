@@ -218,6 +218,11 @@ def test_states_that_do_not_fit(tmp_path):
     (tmp_path / "3.json").write_text('{"epoch"')
     with pytest.raises(DataError, match=r"3.json: "):
         make(directory=tmp_path).load(3)
+    state = make().state_dict() | {"returned": [[{"status": "pending", "masks": []}]]}  # of another slime
+    for content, message in (("[]", "indices"), (json.dumps(state), "masks")):
+        (tmp_path / "4.json").write_text(content)
+        with pytest.raises(DataError, match=f"4.json: .*{message}"):
+            make(directory=tmp_path).load(4)
     with pytest.raises(DataError, match="without a directory"):
         make().save(1)
 
