@@ -169,6 +169,7 @@ class Generator:
             return group
         for sample in waiting.values():
             sample.rollout_id = job.rollout_id
+        seen = set() if is_cut_short(group) else _finished_before(group)  # by the hook, which sees no group cut short
         WANTED.set(lambda: not job.stopped)  # of all that this task asks the engines, and users' functions in it
         members: list[Sample | list[Sample]] = list(group)
         if custom is not None:
@@ -181,7 +182,7 @@ class Generator:
             return members
         await self._grade(members, job)
         if hook is not None:
-            members = [await self._hooked(member, job, hook) for member in members]
+            members = await all_of(self._hooked(member, job, hook, seen) for member in members)
         if not job.evaluation:
             for sample in flatten([members]):
                 sample.pack()  # now, while others are still generated
@@ -283,9 +284,13 @@ class Generator:
             for sample, outcome in zip(ungraded, outcomes, strict=True):
                 record(sample, outcome, drop=job.args.rm_failure_policy == "drop")
 
-    async def _hooked(self, member: Sample | list[Sample], job: Job, hook: Hook) -> Sample | list[Sample]:
+    async def _hooked(
+        self, member: Sample | list[Sample], job: Job, hook: Hook, seen: set[int]
+    ) -> Sample | list[Sample]:
         if not isinstance(member, Sample):
-            return [await self._hooked(sample, job, hook) for sample in member]
+            return await all_of(self._hooked(sample, job, hook, seen) for sample in member)
+        if id(member) in seen:
+            return member
         limit = job.args.sglang_router_request_timeout_secs
         keywords = {"rollout_id": job.rollout_id, "evaluation": job.evaluation}
         replaced = await ask(hook, member.name, limit, job.args, member, **keywords)
@@ -307,6 +312,12 @@ def adopt(made: Sample, sample: Sample) -> None:
 def is_cut_short(group: Group) -> bool:
     """Whether something of it was aborted."""
     return any(sample.status is Status.ABORTED for sample in flatten([group]))
+
+
+def _finished_before(group: Group) -> set[int]:
+    """Identities of its samples that are neither to be generated nor to be graded."""
+    done = flatten([[member for member in group if not is_waiting(member)]])
+    return {id(sample) for sample in done if sample.reward is not None}
 
 
 def is_waiting(member: Sample | list[Sample]) -> bool:

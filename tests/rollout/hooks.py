@@ -201,6 +201,17 @@ def mark(args: Any, sample: Sample, *, rollout_id: int, evaluation: bool) -> Sam
     return None
 
 
+def adds_ten(args: Any, sample: Sample, **kwargs: Any) -> None:
+    sample.reward += 10
+
+
+HOOKED_AT_ONCE = threading.Barrier(8)
+
+
+def waits_until_all_eight_are_seen(args: Any, sample: Sample, **kwargs: Any) -> None:
+    HOOKED_AT_ONCE.wait(20)
+
+
 def remove_odd(args: Any, samples: list[Sample]) -> None:
     for sample in samples:
         sample.remove_sample = sample.index % 2 == 1
@@ -326,6 +337,12 @@ async def asks_on_when_the_batch_is_full(args: Any, sample: Sample, sampling_par
         sample.status = Status.ABORTED
         return sample
     return await answers_at_once(args, sample, sampling_params)
+
+
+async def odd_ones_ask_on_when_the_batch_is_full(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    if sample.index % 2 == 0 or sample.rollout_id:
+        return await answers_at_once(args, sample, sampling_params)
+    return await asks_on_when_the_batch_is_full(args, sample, sampling_params)
 
 
 async def even_groups_never_end(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:

@@ -209,6 +209,33 @@ def test_rewards_that_were_not_had_when_the_batch_was_full_are_asked_for_anew(
     assert not any(sample.remove_sample or "reward_failure" in sample.metadata for sample in again)
 
 
+def test_a_sample_hook_sees_again_only_what_is_graded_anew(live: Callable[..., Life]) -> None:
+    """Of sample 9, whose reward was not had, it saw a reward of 0."""
+    hooks.JUDGED_IN_VAIN.clear()
+    hooks.JUDGED_IN_VAIN.update({8, 10})
+    life = live(**JUDGED, rm_failure_policy="zero", rollout_sample_hook_path=f"{HOOKS}.adds_ten")
+    life.collect(0, partial_rollout=True, over_sampling_batch_size=6)
+    assert [life.states()[i] for i in range(8, 12)] == [("issued", None)] * 4
+    again = flatten(life.collect(1, partial_rollout=True, over_sampling_batch_size=6).batch)[:4]
+    assert [sample.reward for sample in again] == [18.0, 19.0, 20.0, 21.0]
+
+
+def test_a_sample_hook_sees_all_of_a_group_that_was_cut_short_once_it_is_finished(live: Callable[..., Life]) -> None:
+    """Samples 8 and 10 were graded before it, and their groups were in no batch."""
+    hooks.JUDGED_IN_VAIN.clear()
+    hooks.JUDGED_IN_VAIN.update(range(8, 40))
+    options = {
+        "custom_generate_function_path": f"{HOOKS}.odd_ones_ask_on_when_the_batch_is_full",
+        "custom_rm_path": JUDGED["custom_rm_path"],
+        "rollout_sample_hook_path": f"{HOOKS}.adds_ten",
+    }
+    life = live(**options)
+    assert numbers(life.collect(0, partial_rollout=True, over_sampling_batch_size=6).batch) == [0, 1, 2, 3]
+    again = flatten(life.collect(1, partial_rollout=True, over_sampling_batch_size=6).batch)[:4]
+    assert [sample.reward for sample in again] == [18.0, 19.0, 20.0, 21.0]
+    assert [sample.rollout_id for sample in again] == [0, 1, 0, 1]
+
+
 def test_who_asks_the_engines_when_the_batch_is_full_hears_that_it_is(live: Callable[..., Life]) -> None:
     """It is not sent: there is nobody to send it to."""
     hooks.ASKED_IN_VAIN.clear()

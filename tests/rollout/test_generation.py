@@ -260,6 +260,11 @@ class TestHooks:
             assert even.metadata["seen"] == (5, False, even.reward)
             assert odd.metadata == {"replaced": 0.0}
 
+    def test_sample_hooks_run_side_by_side(self, make_config: MakeConfig, open_generator: Open) -> None:
+        hook = f"{HOOKS}.waits_until_all_eight_are_seen"
+        custom = {"custom_generate_function_path": f"{HOOKS}.answers_at_once"}
+        assert len(roll(open_generator(make_config(**custom, rollout_sample_hook_path=hook))).samples) == 4
+
     def test_sample_hook_that_returns_something_else(self, make_config: MakeConfig, open_generator: Open) -> None:
         with pytest.raises(RolloutError, match=r"sample \d .*rollout-sample-hook-path .*says_thanks returned 'thanks'"):
             roll(open_generator(make_config(rollout_sample_hook_path=f"{HOOKS}.says_thanks")))
