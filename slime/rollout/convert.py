@@ -21,7 +21,7 @@ from slime.data.batch import Batch, Step
 from slime.data.numbers import as_array
 from slime.data.sample import Sample, SampleError, Status
 from slime.rollout.scores import FAILURE
-from slime.rollout.types import RolloutError
+from slime.rollout.types import RolloutError, untaken
 
 CONVERT = "--custom-convert-samples-to-train-data-path"
 LOG_PROBS = ("rollout_log_probs", "teacher_log_probs")
@@ -58,8 +58,9 @@ def removed_because(samples: Sequence[Sample], data: Mapping[str, Sequence[Any]]
 
 
 def _numbers(samples: Sequence[Sample]) -> list[int]:
-    """What a batch calls them."""
-    return [i if s.index is None else s.index for i, s in enumerate(samples)]
+    """What a batch calls them: each that has no number gets one that no other has."""
+    free = untaken(s.index for s in samples)
+    return [next(free) if s.index is None else s.index for s in samples]
 
 
 def training_data(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from slime.data.sample import Sample
@@ -75,9 +76,17 @@ def flatten(groups: Iterable[Group]) -> list[Sample]:
     return [sample for member in members for sample in ([member] if isinstance(member, Sample) else member)]
 
 
-def number_groups(groups: Iterable[Group]) -> None:
-    """Gives samples that do not say what group they are of (users' rollout functions need not care) its position."""
-    for position, group in enumerate(groups):
-        for sample in flatten([group]):
-            if sample.group_index is None:
-                sample.group_index = position
+def number_groups(groups: Sequence[Group]) -> None:
+    """Gives samples that do not say what group they are of (users' rollout functions need not care) one of its own."""
+    free = untaken(sample.group_index for sample in flatten(groups))
+    for group in groups:
+        unnumbered = [sample for sample in flatten([group]) if sample.group_index is None]
+        number = next(free) if unnumbered else None
+        for sample in unnumbered:
+            sample.group_index = number
+
+
+def untaken(numbers: Iterable[int | None]) -> Iterator[int]:
+    """0, 1, 2 ... without those that are taken."""
+    taken = set(numbers)
+    return (number for number in count() if number not in taken)

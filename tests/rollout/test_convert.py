@@ -166,6 +166,22 @@ def test_groups_get_their_position_where_samples_name_none() -> None:
     assert [sample.group_index for sample in flatten(groups)] == [0, 1, 7]
 
 
+def test_no_group_gets_the_number_of_another() -> None:
+    groups = [[finished(8 + i, [3], group=group) for i in range(2)] for group in (1, None, None)]
+    number_groups(groups)
+    assert [sample.group_index for sample in flatten(groups)] == [1, 1, 0, 0, 2, 2]
+
+
+def test_no_sample_gets_the_number_of_another(make_config: Callable[..., Config]) -> None:
+    """Else two of a group would pass for parts of one, and one for another that is left out."""
+    samples = [finished(1, [3]), finished(None, [4]), finished(None, [5]), finished(1, [6])]
+    assert columns(make_config(), samples, [0.0] * 4, [0.0] * 4)["sample_indices"] == [1, 0, 2, 1]
+    (batch,) = convert(make_config(num_steps_per_rollout=1), samples)
+    assert batch.steps[0].num_wholes == 3
+    said = list(removed_because(samples, {"sample_indices": [1]}))
+    assert said == [None, *["left out by --custom-convert-samples-to-train-data-path"] * 2, None]
+
+
 def test_train_metadata_goes_with_its_sample(make_config: Callable[..., Config]) -> None:
     samples = [finished(i, [3], train_metadata={"weight": i} if i else None) for i in range(3)]
     first, second = convert(make_config(), samples, dp_size=2)
