@@ -205,15 +205,20 @@ class GenerateClient:
         Never tried again: what has been yielded could not be taken back. Raises as `generate`.
         """
         body = self._body(input_ids, sampling_params, {**options, "stream": True})
-        async with self._slots(1), self._request(body, self._headers_of(session), self.timeout) as answer:
-            if answer.status != 200:
-                raise self._refusal(answer.status, await answer.read())
-            async for line in answer.content:
-                if line.startswith(b"data: {"):
-                    event = orjson.loads(line[len(b"data: ") :])
-                    if "error" in event:
-                        raise self._refusal(event["error"].get("code", 400), line)
-                    yield Generation.parse(event)
+        try:
+            async with self._slots(1), self._request(body, self._headers_of(session), self.timeout) as answer:
+                if answer.status != 200:
+                    raise self._refusal(answer.status, await answer.read())
+                async for line in answer.content:
+                    if line.startswith(b"data: {"):
+                        event = orjson.loads(line[len(b"data: ") :])
+                        if "error" in event:
+                            raise self._refusal(event["error"].get("code", 400), line)
+                        yield Generation.parse(event)
+        except aiohttp.ClientError as error:
+            raise self._lost(error) from error
+        except TimeoutError as error:
+            raise InferenceError(f"{self.url}: /generate did not end within {self.timeout:g} s") from error
 
     @property
     def is_idle(self) -> bool:
@@ -281,13 +286,14 @@ class GenerateClient:
         failure: InferenceError | None = None
         while WANTED.get()():
             try:
-                async with self._request(body, headers, deadline - time.monotonic()) as answer:
+                left = max(deadline - time.monotonic(), 0.001)  # a pause may end late, and 0 is no limit to aiohttp
+                async with self._request(body, headers, left) as answer:
                     content = await answer.read()
                     if answer.status == 200:
                         return content
                     failure = self._refusal(answer.status, content)
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-                failure = InferenceError(f"{self.url}: connection lost: {error or type(error).__name__}")
+                failure = self._lost(error)
             except TimeoutError:
                 before = f"; the try before: {failure}" if failure else ""
                 raise InferenceError(
@@ -310,6 +316,9 @@ class GenerateClient:
             log.warning(
                 "a request has been tried again for %.0f s (it may for %g s): %s", elapsed, self.timeout, failure
             )
+
+    def _lost(self, error: aiohttp.ClientError) -> InferenceError:
+        return InferenceError(f"{self.url}: connection lost: {error or type(error).__name__}")
 
     def _refusal(self, status: int, content: bytes) -> RequestError:
         return RequestError(f"{self.url}: POST /generate: {status}: {shown(content)}", status)

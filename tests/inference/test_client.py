@@ -154,14 +154,54 @@ def test_nobody_listening_is_given_up_at_the_deadline(run: Run) -> None:
         run(ask_nobody())
 
 
-def test_a_silent_server_is_given_up_at_the_deadline(run: Run) -> None:
-    class Silent(StandIn):
-        async def handle(self, request: web.Request) -> web.Response:
-            await asyncio.sleep(2)
-            return web.Response()
+class Silent(StandIn):
+    """For 2 s, where `respond` gives no response."""
 
+    async def handle(self, request: web.Request) -> web.Response:
+        self.bodies.append(await request.json())
+        if (response := self.respond(len(self.bodies) - 1)) is not None:
+            return response
+        await asyncio.sleep(2)
+        return web.Response()
+
+
+def test_a_silent_server_is_given_up_at_the_deadline(run: Run) -> None:
     with pytest.raises(InferenceError, match=r"/generate did not answer within 0.5 s"):
         ask(run, Silent(lambda _: None), timeout=0.5)
+
+
+def test_a_try_that_begins_after_the_deadline_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To aiohttp a time of 0 is no limit."""
+
+    async def oversleep(seconds: float) -> None:
+        await sleep(1.0)
+
+    sleep = asyncio.sleep
+    server = Silent(lambda k: None if k else web.Response(status=503, text="no workers"))
+    monkeypatch.setattr(client_module.asyncio, "sleep", oversleep)
+    with pytest.raises(InferenceError, match=r"/generate did not answer within 0.5 s; the try before: .*no workers"):
+        ask(run, server, timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        (lambda _: web.Response(status=400, text="too long"), "400: too long"),
+        (lambda _: None, "connection lost: Server disconnected"),
+        (None, r"/generate did not end within 0\.5 s"),
+    ],
+    ids=["refused", "lost", "silent"],
+)
+def test_what_becomes_of_a_stream_is_said_alike(run: Run, server: Any, message: str) -> None:
+    async def stream() -> None:
+        client = GenerateClient("", timeout=0.5)
+        stand_in = Silent(lambda _: None) if server is None else StandIn(server)
+        async with stand_in.serve() as client.url, client:
+            async for _ in client.stream([1], {}):
+                pass
+
+    with pytest.raises(InferenceError, match=f"^http://127.0.0.1:.*{message}"):
+        run(stream())
 
 
 def test_log_probs_of_other_tokens_are_refused(run: Run) -> None:
