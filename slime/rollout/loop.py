@@ -59,8 +59,8 @@ class EventLoop:
             try:
                 return future.result(timeout=LOOK_S)
             except TimeoutError:
-                if future.done():
-                    raise  # its own
+                if future.done():  # it raised its own, or has ended since
+                    return future.result()
 
     def _look(self) -> None:
         """Says where the loop stands, when it does not get on."""

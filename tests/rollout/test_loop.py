@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
@@ -76,6 +77,21 @@ def test_what_holds_up_the_loop_is_named_and_in_the_end_given_up(
         loop.run(blocks())
     assert len(caplog.messages) > 1
     loop.close()
+
+
+def test_what_ends_just_when_its_end_is_looked_for_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, loop: EventLoop
+) -> None:
+    class Late(Future):
+        def result(self, timeout: float | None = None) -> str:
+            try:
+                return super().result(timeout)
+            except TimeoutError:
+                self.set_result("the batch")  # in the loop's thread, which has its turn just here
+                raise
+
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    assert loop._result(Late()) == "the batch"
 
 
 def test_a_loop_that_runs_is_left_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
