@@ -67,13 +67,9 @@ class Stream:
 
     async def _is_there(self, rollout_id: int, version: int) -> bool:
         """Whether there is a whole batch, without what is too old, and nothing to wait for that would become so."""
-        passed, self.passed = self.passed, []
-        stale = []
-        for finished in passed:
-            (stale if age(finished[1], version) > self.bound.staleness else self.passed).append(finished)
-        for finished in stale:
-            await self._give_up(finished, version)
-        if stale:
+        while stale := self._take_stale(version):  # others may be finished while these are given up
+            for finished in stale:
+                await self._give_up(finished, version)
             self._room.set()
         self.passed.sort(key=place)
         if len(self.passed) < self.bound.batch_size:
@@ -81,6 +77,13 @@ class Stream:
         finished = [*self.judged, *self.passed[self.bound.batch_size :]]
         left = [*self.orders.under_way, *(order for order, _ in finished)]
         return self.policy != "wait" or self.bound.fits((order.begun for order in left), rollout_id)
+
+    def _take_stale(self, version: int) -> list[Finished]:
+        """Takes out of what has passed what is too old."""
+        passed, self.passed, stale = self.passed, [], []
+        for finished in passed:
+            (stale if age(finished[1], version) > self.bound.staleness else self.passed).append(finished)
+        return stale
 
     async def _give_up(self, finished: Finished, version: int) -> None:
         order, group = finished

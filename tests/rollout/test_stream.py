@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,6 +126,27 @@ def test_what_is_too_old_is_made_anew_once(begin) -> None:
     assert run.take(6).figures["rollout/stale_groups/dropped"] == 1
     ((state, reason),) = run.states(0)
     assert (state, reason.partition(":")[0]) == ("dropped", "too old once more")
+
+
+def test_what_is_finished_while_others_are_put_back_is_judged_too(begin) -> None:
+    """Groups 0 and 1 are both too old for rollout 3; 1 is finished while 0 is put back."""
+    run = begin({0, 1}, stale_group_policy="retry", over_sampling_batch_size=4, num_rollout=8)
+    assert [numbers(run.take(rollout_id).batch) for rollout_id in (0, 1, 2)] == [[2, 3], [4, 5], [6, 7]]
+    orders, put_back = run.stream.orders, run.stream.orders.put_back
+
+    async def meanwhile(group: object) -> None:
+        orders.put_back = put_back
+        HELD.discard(1)
+        while 1 not in (passed := numbers([group for _, group in run.stream.passed])) or len(passed) < BATCH:
+            await asyncio.sleep(0.002)
+        await put_back(group)
+
+    orders.put_back = meanwhile
+    HELD.discard(0)
+    run.until_finished(1)
+    fourth = run.take(3)
+    assert fourth.figures["rollout/stale_groups/retried"] == 2
+    assert fourth.figures["rollout/staleness/max"] <= 1 and not {0, 1} & set(numbers(fourth.batch))
 
 
 def test_fan_out_through_filter_and_group_reward(begin) -> None:
