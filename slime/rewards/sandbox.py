@@ -1,8 +1,8 @@
 """Runs a Python program that nobody trusts: bounded in time, memory, file size and processes, and cut off.
 
 Held: when `run` returns, no process of the program is left; its output is bounded. Where the kernel allows namespaces,
-there is no network, no other process and no file that can be written but its own; `isolation` says whether it does. The
-program may read whatever files this user may.
+there is no network, no socket of anybody else's, no device, no other process and no file that can be written but its
+own; `isolation` says whether it does. The program may read whatever files this user may.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMESPACES = ("--user", "--map-root-user", "--mount", "--net", "--ipc", "--pid"
 # What becomes of the process before it becomes the program. It ends in a second namespace of users, in which nothing
 # that was done to the mounts can be undone.
 _ENTER = """\
-import ctypes, os, resource, sys
+import ctypes, errno, os, resource, struct, sys
 folder, given, link, unshare = sys.argv[1:5]
 program = sys.stdin.buffer.read()
 os.dup2(int(given), 0)
@@ -39,8 +39,14 @@ if unshare:
     libc = ctypes.CDLL(None, use_errno=True)
     read_only = (ctypes.c_uint64 * 4)(1)
     mounted = libc.syscall(442, -100, b"/", 0x8000, read_only, ctypes.sizeof(read_only)) == 0
-    for place in (b"/proc", folder.encode()):
-        mounted = mounted and libc.mount(b"tmpfs", place, b"tmpfs", 0, b"size=64m") == 0
+    def fresh(place):
+        return libc.mount(b"tmpfs", place, b"tmpfs", 0, b"size=64m") == 0
+    here = folder.encode()
+    mounted = mounted and fresh(here)
+    for device in (b"/null", b"/zero", b"/random", b"/urandom"):
+        open(here + device, "x").close()
+        mounted = mounted and libc.mount(b"/dev" + device, here + device, None, 0x1000, None) == 0
+    mounted = mounted and libc.mount(here, b"/dev", None, 0x2000, None) == 0 and fresh(here) and fresh(b"/proc")
     if not mounted:
         sys.exit("mount: " + os.strerror(ctypes.get_errno()))
 os.chdir(folder)
@@ -51,8 +57,28 @@ for name, limit in zip(("CPU", "AS", "FSIZE", "NPROC", "CORE", "NOFILE"), map(in
     hard = resource.getrlimit(number)[1]
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(number, (limit, limit))
-if unshare and libc.unshare(0x10000000) != 0:
-    sys.exit("unshare: " + os.strerror(ctypes.get_errno()))
+if unshare:
+    if libc.unshare(0x10000000) != 0:
+        sys.exit("unshare: " + os.strerror(ctypes.get_errno()))
+    # Of sockets, a namespace of networks cuts off those of the Internet only: programs may make none but these, and
+    # pairs of streams. A seccomp filter of (operation, by how much to jump if so, and if not, operand), see
+    # linux/filter.h: io_uring, which knows sockets of its own, and calls by another architecture's numbers are refused.
+    architecture, makes_socket, makes_pair = {
+        "x86_64": (0xC000003E, 41, 53), "aarch64": (0xC00000B7, 198, 199)
+    }[os.uname().machine]
+    load, equal, at_least, mask, answer = 0x20, 0x15, 0x35, 0x54, 0x06
+    code = [
+        (load, 0, 0, 4), (equal, 0, 13, architecture),
+        (load, 0, 0, 0), (at_least, 11, 0, 0x40000000), (equal, 10, 0, 425),
+        (equal, 2, 0, makes_socket), (equal, 4, 0, makes_pair), (answer, 0, 0, 0x7FFF0000),
+        (load, 0, 0, 16), (equal, 4, 0, 2), (equal, 3, 4, 10),  # AF_INET, AF_INET6
+        (load, 0, 0, 24), (mask, 0, 0, 0xF), (equal, 0, 1, 1),  # SOCK_STREAM
+        (answer, 0, 0, 0x7FFF0000), (answer, 0, 0, 0x50000 | errno.EACCES),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in code))
+    program = struct.pack("HP", ctypes.sizeof(code) // 8, ctypes.addressof(code))
+    if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, program, 0, 0) != 0:
+        sys.exit("seccomp: " + os.strerror(ctypes.get_errno()))
 os.execv(sys.executable, [sys.executable, "-I", folder + "/program.py"])
 """
 
@@ -86,7 +112,7 @@ def isolation() -> str:
     """What programs are cut off from here, for people."""
     limits = "time, memory and file size limited"
     if _unshare():
-        return f"{limits}; no network, no other processes, no files to write but its own"
+        return f"{limits}; no network, no others' sockets, devices or processes, no files to write but its own"
     return f"{limits}; NOT CUT OFF from network, files and processes, as this machine does not let us unshare"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import time
 
 import pytest
@@ -141,6 +142,12 @@ def test_a_program_that_hangs_leaves_nothing_behind() -> None:
             "import ctypes; print(ctypes.CDLL(None).mount(b'', b'/', b'', 32 | 4096, None)); open('{outside}', 'w')",
             "Read-only file system",
         ),
+        ("import os; print(sorted(os.listdir('/dev')))", "['null', 'random', 'urandom', 'zero']"),
+        ("import socket; socket.socket(socket.AF_VSOCK)", "Permission denied"),
+        (
+            "import ctypes, os; c = ctypes.CDLL(None, use_errno=True); print(c.syscall(425, 8, 0), ctypes.get_errno())",
+            "-1 13",
+        ),
         ("import os; print(sorted(set(os.environ) - {{'LC_CTYPE'}}))", "['HOME', 'LANG', 'PATH', 'TMPDIR']"),
     ],
 )
@@ -148,6 +155,44 @@ def test_what_a_program_is_cut_off_from(program: str, says: str, tmp_path) -> No
     ran = sandbox.run(program.format(outside=tmp_path / "new"), "", 20)
     assert says in ran.output + ran.errors
     assert list(tmp_path.iterdir()) == []
+
+
+@isolated
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("s.socket(s.AF_UNIX).connect('{path}')", "Permission denied"),
+        ("s.socketpair(s.AF_UNIX, s.SOCK_DGRAM)[0].sendto(b'x', '{path}')", "Permission denied"),
+        ("s.socketpair()[0].connect('{path}')", "already connected"),
+    ],
+)
+def test_sockets_in_the_file_system_are_out_of_reach(program: str, says: str, tmp_path) -> None:
+    """As of Ray, of an agent of ssh, of Docker: a namespace of networks leaves them open."""
+    path = tmp_path / "somebody"
+    with socket.socket(socket.AF_UNIX) as somebody:
+        somebody.bind(str(path))
+        somebody.listen()
+        somebody.setblocking(False)
+        ran = sandbox.run("import socket as s\n" + program.format(path=path), "", 20)
+        assert says in ran.errors
+        with pytest.raises(BlockingIOError):
+            somebody.accept()
+
+
+@isolated
+def test_what_programs_commonly_use_is_left_to_them() -> None:
+    program = """
+import asyncio, multiprocessing, socket, subprocess, threading
+asyncio.run(asyncio.sleep(0))
+one, other = socket.socketpair()
+one.send(b"pair"); print(other.recv(4).decode(), flush=True)
+listener = socket.create_server(("127.0.0.1", 0))
+child = multiprocessing.Process(target=print, args=("child",), kwargs={"flush": True}); child.start(); child.join()
+print(subprocess.run(["echo", "echo"], capture_output=True, text=True).stdout, end="")
+open("/dev/null", "w").write("x"); print(len(open("/dev/urandom", "rb").read(4)))
+"""
+    ran = sandbox.run(program, "", 20)
+    assert (ran.output, ran.errors, ran.status) == ("pair\nchild\necho\n4\n", "", 0)
 
 
 @pytest.mark.parametrize("tests", [json.dumps(ADD), {"inputs": ["2 3", "-1 1"], "outputs": ["5", "0"]}])
