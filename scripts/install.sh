@@ -5,7 +5,8 @@
 #
 # --dev adds what the tests need. --gpu takes the versions for CUDA. May be interrupted: the next run goes on where it
 # stopped. A finished environment is recognised and left alone. PYTHON=... chooses the interpreter (3.11 to 3.13). Where
-# packages come from is what pip's own configuration says.
+# packages come from is what pip's own configuration says. If there is no torch for the CPU alone, the one with CUDA is
+# taken, which needs 4 GB more: TORCH_INDEX=URL is where else to look (pytorch.org names it under Get Started: pip, CPU).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -15,7 +16,7 @@ for argument in "$@"; do
     case $argument in
         --dev) DEV=dev ;;
         --gpu) KIND=gpu ;;
-        -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+        -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
         -*) echo "install.sh: unknown option $argument (there are --dev and --gpu)" >&2; exit 2 ;;
         *) VENV=$argument ;;
     esac
@@ -111,8 +112,29 @@ run_stage() {
 pip_install() { # a stage that was interrupted may have left half a package, so it is done again from the start
     local name=$1 again=(); shift
     [ "$name" != "$UNFINISHED" ] || again=(--force-reinstall --no-deps)
-    run_stage "$name" "$VENV/bin/python" -m pip install --progress-bar off "${again[@]}" "$@"
+    run_stage "$name" ${COMMAND:-pip} "${again[@]}" "$@"
 }
+
+pip() { "$VENV/bin/python" -m pip install --progress-bar off "$@"; }
+
+# torch_for_cpu [OPTION...] torch==VERSION: the build for the CPU alone where it is to be had.
+torch_for_cpu() {
+    local index=() again=() wanted=${!#}
+    [ -z "${TORCH_INDEX:-}" ] || index=(--extra-index-url "$TORCH_INDEX")
+    ! pip "${index[@]}" "$@+cpu" || return 0
+    if [ "$(uname -m)" = x86_64 ]; then
+        [ ! -t 3 ] || printf '\r\033[K' >&3
+        echo "install.sh: found no torch for the CPU alone: this takes the one with CUDA, 4 GB more (see --help: TORCH_INDEX)" >&3
+        if [ ! -d "$VENV"/lib/python3*/site-packages/torch ] && [ "$(free_megabytes)" -lt 10000 ]; then
+            echo "with CUDA this needs 10 GB of free disk (6 GB stay in use), and there are $(free_megabytes) MB"
+            return 1
+        fi
+    fi
+    [ $# -eq 1 ] || again=(--force-reinstall) # and what it depends on: CUDA
+    pip "${again[@]}" "$wanted"
+}
+
+free_megabytes() { df -Pm "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }'; }
 
 # The checkout whose slime an environment has, if that is another one than this and still there.
 other_checkout() {
@@ -135,6 +157,7 @@ if [ "$INSTALLED" = "$PRINT" ] && [ "${DEV:-$INSTALLED_DEV}" = "$INSTALLED_DEV" 
 fi
 DEV=${DEV:-$INSTALLED_DEV}
 
+exec 3>&1 # where people look, also from within a stage
 exec 9< . # one install at a time: the lock is on this directory, and leaves no file
 if command -v flock > /dev/null && ! flock -n 9; then
     echo "another install is running in $PWD: waiting for it"
@@ -149,7 +172,7 @@ if [ -n "$OTHER" ]; then
         "\nName another directory: scripts/install.sh .venv-of-this-checkout" \
         "\nOr, if this checkout is to have it: $VENV/bin/python -m pip uninstall -y slime, and run this again"
 fi
-FREE=$(df -Pm "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')
+FREE=$(free_megabytes)
 if [ ! -x "$VENV/bin/python" ] && [ "$FREE" -lt 4000 ]; then
     fail "needs 4 GB of free disk (2 GB stay in use), $(dirname "$VENV") has $FREE MB"
 fi
@@ -174,7 +197,7 @@ FOR_TESTS=()
 [ -z "$DEV" ] || FOR_TESTS=(-r requirements/dev.txt -r requirements/trackers.txt)
 if [ $KIND = cpu ]; then
     STAGES=6
-    pip_install "torch for the CPU" "$(grep '^torch==' requirements/cpu.txt)"
+    COMMAND=torch_for_cpu pip_install "torch for the CPU" "$(grep '^torch==' requirements/cpu.txt)"
     pip_install "SGLang, its router, xgrammar" --no-deps -r "$OTHERS"
     # it says that it needs Python 3.12, and ships for 3.11
     pip_install "Megatron-core" --no-deps --ignore-requires-python -r "$MEGATRON"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +30,7 @@ FAKE_PYTHON = """\
     esac
     if [ -f "$here/slow" ]; then sleep 60; fi
     case "$*" in
+        *+cpu) if [ -f "$here/cuda-only" ]; then echo "ERROR: No matching distribution found"; exit 1; fi ;;
         *megatron*) if [ -f "$here/broken" ]; then echo "ERROR: connection lost"; exit 1; fi ;;
     esac
 """
@@ -71,13 +74,23 @@ def test_a_broken_install_says_so_and_is_completed_by_the_next_run(venv):
     assert second.returncode == 0, second.stderr
     made = calls(venv)
     assert [("--force-reinstall" in call) for call in made] == [False, False, True, False, False, False]
-    assert "torch==2." in made[0], "torch comes first and exactly"
+    assert re.search(r"torch==2[.\d]+\+cpu$", made[0]), "torch comes first and exactly"
     assert made[-1] == "-m slime.doctor --imports"
 
     third = install(str(venv))
     assert third.returncode == 0
     assert third.stdout.strip() == f"{venv} is up to date"
     assert calls(venv) == []
+
+
+def test_where_torch_comes_with_cuda_only_it_is_said_and_taken(venv):
+    (venv / "bin" / "cuda-only").touch()
+    done = install(str(venv), TORCH_INDEX="file:///nowhere")
+    assert done.returncode == 0, done.stderr
+    first, second = calls(venv)[:2]
+    assert "--extra-index-url file:///nowhere" in first and first.endswith("+cpu")
+    assert second.endswith(first.split()[-1].removesuffix("+cpu")) and "nowhere" not in second
+    assert ("found no torch for the CPU alone" in done.stdout) == (platform.machine() == "x86_64")
 
 
 def interrupted(began: Path, how: signal.Signals, *arguments: str, **environment: str) -> tuple[int, str]:
