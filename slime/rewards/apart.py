@@ -1,9 +1,9 @@
 """Tests that are Python text, and the program that they are of, in two processes joined by a socket.
 
 The tests have stand-ins for what the program defines. Plain values are copied as what they are of Python's own types,
-so that no `__eq__` or `__sub__` of the program's decides whether an answer is right; all else stays in the program, and
-an operator of its own is asked only between two of its own objects. The program never sees the tests, what they expect,
-or the process that runs them.
+so that no `__eq__` or `__sub__` of the program's decides whether an answer is right, single numbers of NumPy's as
+Python's; all else stays in the program, and an operator of its own is asked only between two of its own objects. The
+program never sees the tests, what they expect, or the process that runs them.
 
 This source is run inside of sandboxes, with a call of `serve` or `judge` after it: nothing but the standard library.
 """
@@ -16,11 +16,21 @@ import json
 import os
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 LINK = 3  # file descriptor of this side's end of the socket
 _COPIED = {"l": list, "t": tuple, "s": set, "z": frozenset}
+_KEYS, _ITEMS = type({}.keys()), type({}.items())
+_MADE_OF: dict[tuple[str, str], Callable[[Any], Any]] = {  # what never changes: the parts that it is made of
+    ("builtins", "range"): lambda value: (value.start, value.stop, value.step),
+    ("fractions", "Fraction"): lambda value: (value.numerator, value.denominator),
+    ("decimal", "Decimal"): lambda value: (str(value),),
+    ("datetime", "date"): lambda value: value.timetuple()[:3],
+    ("datetime", "datetime"): lambda value: (*value.timetuple()[:6], value.microsecond),
+    ("datetime", "timedelta"): lambda value: (value.days, value.seconds, value.microseconds),
+}
 _BETWEEN_TWO = "eq ne lt le gt ge add sub mul truediv floordiv mod pow and or xor matmul".split()
 
 
@@ -58,6 +68,17 @@ class Wire:
                 return [tag, [self.pack(one) for one in kind.__iter__(value)]]
         if isinstance(value, StandIn):
             return ["yours", value._number]
+        if isinstance(value, deque):
+            return ["q", [self.pack(one) for one in deque.__iter__(value)], value.maxlen]
+        if isinstance(value, _KEYS | _ITEMS):
+            return ["keys" if isinstance(value, _KEYS) else "items", [self.pack(one) for one in value]]
+        kind = type(value)
+        if (parts := _MADE_OF.get((kind.__module__, kind.__qualname__))) and getattr(value, "tzinfo", None) is None:
+            return ["made", [kind.__module__, kind.__qualname__, *map(self.pack, parts(value))]]
+        if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+            plain = value.item()
+            if type(plain).__module__ != "numpy":
+                return self.pack(plain)
         self.kept.append(value)
         return ["mine", len(self.kept) - 1]
 
@@ -72,6 +93,16 @@ class Wire:
                 return complex(content, packed[2])
             case "d":
                 return {self.unpack(key): self.unpack(one) for key, one in content}
+            case "q":
+                return deque(map(self.unpack, content), packed[2])
+            case "keys":
+                return dict.fromkeys(map(self.unpack, content)).keys()
+            case "items":
+                return dict(map(self.unpack, content)).items()
+            case "made":
+                module, name, *parts = content
+                if (module, name) in _MADE_OF:
+                    return getattr(importlib.import_module(module), name)(*map(self.unpack, parts))
             case "mine":
                 return StandIn(self, content)
             case "yours":
@@ -104,19 +135,19 @@ class Wire:
             self.send("raised", type(error).__name__, bases, str(error))
 
 
-def _containers(arguments: Any) -> Iterator[list | dict | set]:
+def _containers(arguments: Any) -> Iterator[list | dict | set | deque]:
     """What a function that is called with these may change in place."""
     for one in arguments:
-        if isinstance(one, list | dict | set):
+        if isinstance(one, list | dict | set | deque):
             yield one
-        if isinstance(one, list | tuple):
+        if isinstance(one, list | tuple | deque):
             yield from _containers(one)
 
 
-def _update(ours: list | dict | set, theirs: Any) -> None:
+def _update(ours: list | dict | set | deque, theirs: Any) -> None:
     if type(ours) is type(theirs) and ours != theirs:
         ours.clear()
-        ours.extend(theirs) if isinstance(ours, list) else ours.update(theirs)
+        ours.extend(theirs) if isinstance(ours, list | deque) else ours.update(theirs)
 
 
 ACTIONS: dict[str, Callable[..., Any]] = {
@@ -198,12 +229,15 @@ for _name in _BETWEEN_TWO:
     setattr(StandIn, f"__{_name}__", _between(f"__{_name}__"))
 
 
+_ENDS = (StopIteration, StopAsyncIteration)
 _raised: dict[str, type[Exception]] = {}
 
 
 def _exception(name: str, bases: list[str], text: str) -> Exception:
+    """An error in any case (cf. PEP 479): what ends a loop would end those of the tests."""
     kinds = [kind for base in bases if isinstance(kind := getattr(builtins, base, None), type)]
-    base = next((kind for kind in kinds if issubclass(kind, Exception)), Exception)
+    errors = [kind for kind in kinds if issubclass(kind, Exception) and not issubclass(kind, _ENDS)]
+    base = errors[0] if errors else Exception
     return (base if base.__name__ == name else _raised.setdefault(name, type(name, (base,), {})))(text)
 
 

@@ -77,6 +77,12 @@ DECEIVERS = {
     "        print(frame.f_locals.get('word', frame.f_globals.get('word')), flush=True)\n        frame = frame.f_back\n"
     "    os._exit(0)",
     "the word of standard input": "import sys, os\nos.write(1, sys.stdin.readline().encode()); os._exit(0)",
+    "an object of NumPy's by its own account": "class A:\n    __module__ = 'numpy'; ndim = 0\n"
+    "    def item(s): return s\n    def __eq__(s, o): return True\ndef f(x): return A()",
+    "a Fraction that equals everything": "from fractions import Fraction\nclass A(Fraction):\n"
+    "    __eq__ = lambda s, o: True\n    __sub__ = __rsub__ = lambda s, o: 0\ndef f(x): return A(7)",
+    "a range that does": "import builtins\nclass range:\n    start = stop = step = 1\n    __eq__ = lambda s, o: True\n"
+    "builtins.range = range\ndef f(x): return range()",
     "lies on the socket": "import os\nos.write(3, b'[]\\n[\"done\", true, []]\\n' * 9)\ndef f(x): return 0",
 }
 
@@ -84,6 +90,26 @@ DECEIVERS = {
 @pytest.mark.parametrize("program", DECEIVERS.values(), ids=DECEIVERS.keys())
 def test_a_program_cannot_deceive_tests_in_python(program: str) -> None:
     assert verdict(program, "assert f(1) == 2\nassert abs(f(1) - 2) < 1\nassert all([f(2) == 3])").score == 0
+
+
+STOPS = {
+    "StopIteration": "def f(x): raise StopIteration",
+    "StopAsyncIteration": "def f(x): raise StopAsyncIteration",
+    "one of its own": "class Stop(StopIteration): pass\ndef f(x): raise Stop",
+    "one that is called so": "class A(Exception): pass\nA.__name__ = 'StopIteration'\ndef f(x): raise A",
+}
+LOOPS = (
+    "assert all(map(lambda x: f(x) == x + 1, [1, 2]))",
+    "for got, want in zip(map(f, [1, 2]), [2, 3]): assert got == want",
+    "for got in map(f, [1, 2]): assert got == 5",
+    "async def loop():\n    async def ask():\n        for x in (1, 2): yield f(x)\n"
+    "    async for got in ask(): assert got == 5\nimport asyncio\nasyncio.run(loop())",
+)
+
+
+@pytest.mark.parametrize("program", STOPS.values(), ids=STOPS.keys())
+def test_a_program_cannot_end_a_loop_of_the_tests(program: str) -> None:
+    assert [verdict(program, tests).score for tests in LOOPS] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +128,33 @@ def test_a_program_cannot_deceive_tests_in_python(program: str) -> None:
             "class P:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return s.x == o.x\n"
             "    def __str__(s): return 'P'",
             "p = P(1)\np.x += 1\nassert p.x == 2 and p == P(2) and p != P(1) and str(p) == 'P' and isinstance(p, P)",
+        ),
+        (
+            "class Twice:\n    def __init__(s): s.left = 2\n    def __iter__(s): return s\n    def __next__(s):\n"
+            "        if not s.left: raise StopIteration\n        s.left -= 1; return s.left",
+            "assert list(Twice()) == [1, 0]\none = Twice()\nnext(one), next(one)\n"
+            "try: next(one)\nexcept StopIteration: pass\nelse: assert 0",
+        ),
+        ("import numpy as np\ndef f(xs): return np.sum(xs)", "assert f([1, 2]) == 3"),
+        ("import numpy as np\ndef f(xs): return {'any': np.any(xs)}", "assert f([0, 2]) == {'any': True}"),
+        ("def f(n): return range(n)", "assert f(3) == range(3) and list(f(3)) == [0, 1, 2]"),
+        ("def f(d): return d.keys(), d.items()", "assert f({'a': 1}) == ({'a'}, {('a', 1)})"),
+        (
+            "from fractions import Fraction\ndef f(n): return Fraction(1, n)",
+            "from fractions import Fraction\nassert f(3) == Fraction(1, 3)",
+        ),
+        (
+            "from decimal import Decimal\ndef f(t): return Decimal(t) * 2",
+            "from decimal import Decimal\nassert f('0.1') == Decimal('0.2')",
+        ),
+        (
+            "import datetime\ndef f(d): return d + datetime.timedelta(1), datetime.datetime(2024, 3, 1, 1, 2, 3, 4)",
+            "from datetime import *\n"
+            "assert f(date(2024, 2, 29)) == (date(2024, 3, 1), datetime(2024, 3, 1, 1, 2, 3, 4))",
+        ),
+        (
+            "from collections import deque\ndef f(q): q.append(3)",
+            "from collections import deque\nq = deque([1])\nf(q)\nassert q == deque([1, 3])",
         ),
         ("def f(x): return x + 1", "def check(candidate):\n    assert candidate(1) == 2\ncheck(f)"),
     ],
@@ -214,6 +267,15 @@ def test_tests_that_any_program_would_pass_name_the_sample(tests: object) -> Non
         ("```\nfirst\n```\n```\nlast\n```", "last\n"),
         ("```python\nfirst\n```\n```py\nlast\n```\n```text\n4\n```", "last\n"),
         ("```js\nother\n```", None),
+        ("Mind the ``` here.\n```python\nright\n```", "right\n"),
+        ("```python\nprint('a ``` b')\n```", "print('a ``` b')\n"),
+        ("```python title=a.py\nright\n```", "right\n"),
+        ("1. so:\n   ```python\nright\n   ```\nand ``` more", "right\n"),
+        ("Here: ```python\nright\n```", "right\n"),
+        ("```python\nright```", "right"),
+        ("```python\nfirst\n```\n```python\nlast, not closed", "first\n"),
+        ("```c++\nother\n```", None),
+        ("```python-repl\nother\n```", None),
     ],
 )
 def test_which_block_is_the_program(response: str, program: str | None) -> None:
