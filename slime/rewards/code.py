@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -27,6 +29,7 @@ from slime.rewards.verdict import Verdict, right, wrong
 SECONDS = 5.0  # a test
 MOST_SECONDS = 60.0  # all tests of an answer
 _PYTHON = ("python", "python3", "py")  # what may stand after the fence, if anything
+_OPENS = re.compile(r"^\s*```\s*([^\s`]*)[^`]*$|```(python3?|py)\s*$", re.IGNORECASE)
 _APART = Path(apart.__file__).read_text(encoding="utf-8")
 
 
@@ -70,10 +73,26 @@ def tests_of(sample: Any) -> str | list[dict[str, Any]]:
 
 def last_program(text: str) -> str | None:
     """The last block between fences that says it is Python; where none does, the last that says nothing."""
-    fenced = text.split("```")[1:-1:2]
-    programs = [block.partition("\n") for block in fenced]
-    said = [(language.strip().lower(), body) for language, _, body in programs[::-1] if body]
+    said = [(language, body) for language, body in _blocks(text) if body][::-1]
     return next((body for named in (_PYTHON, ("",)) for language, body in said if language in named), None)
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """(language, content) of what is fenced. A fence is at the start of a line; one that opens Python may stand after
+    a text, and any that closes after the last line. What is not closed is none."""
+    language, body = None, []
+    for line in text.split("\n"):
+        if language is None:
+            if opens := _OPENS.search(line):
+                language, body = (opens[1] or opens[2] or "").lower(), []
+        elif line.lstrip().startswith("```"):
+            yield language, "".join(body)
+            language = None
+        elif line.rstrip().endswith("```"):
+            yield language, "".join(body) + line.rstrip()[:-3]
+            language = None
+        else:
+            body.append(line + "\n")
 
 
 def _against_text(program: str, tests: str) -> Verdict:

@@ -280,3 +280,10 @@ def test_tests_that_any_program_would_pass_name_the_sample(tests: object) -> Non
 )
 def test_which_block_is_the_program(response: str, program: str | None) -> None:
     assert last_program(response) == program
+
+
+@pytest.mark.parametrize("piece", ["```python\nx", "```", "``` ", "```\n", " ", "\n"])
+def test_the_program_is_found_in_linear_time(piece: str) -> None:
+    began = time.process_time()
+    last_program("```python\n" + piece * (200_000 // len(piece)))
+    assert time.process_time() - began < 2
