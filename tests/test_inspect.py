@@ -105,6 +105,20 @@ def fails(capsys, *words: str) -> str:
     return captured.err
 
 
+def test_demonstrations_have_no_reward(tmp_path, capsys):
+    run = RunDir.create(tmp_path / "taught")
+    run.config_file.write_text("algorithm:\n  loss_type: sft_loss\n")
+    with closing(Ledger(run.ledger_file)) as ledger:
+        ledger.issue([(0, 0)])
+        ledger.generate([0], 0)
+        ledger.finish([Outcome(0, 0, 30, 20, 0.0)], 0)
+        ledger.flush()
+    for words in ([], ["step", "0"]):
+        assert main([str(run.path), *words]) == 0
+    said = capsys.readouterr().out
+    assert "rollouts    0 to 0 have a batch\n" in said and "in the mean" not in said
+
+
 def test_what_is_not_there(run, capsys, tmp_path):
     assert "has no sample 99; its samples are 0 to 11" in fails(capsys, str(run), "sample", "99")
     assert "has no batch of rollout 5; the ledger has 4 to 4" in fails(capsys, str(run), "step", "5")

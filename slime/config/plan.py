@@ -232,7 +232,7 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
         yield f"{_n(left, 'rollout')}{of_all} = {steps} = {_n(samples, 'sample')}"
     elif c.num_epoch is not None:
         yield f"as many rollouts as {_n(c.num_epoch, 'pass', 'es')} over the prompts take"
-    if c.async_depth:
+    if c.async_depth and c.has_engines:
         yield "the next rollout is generated while one is trained on, by weights that are one update older"
     if c.max_weight_staleness is not None:
         how = {"wait": "training waits for what would be", "drop": "dropped is what is", "retry": "remade is what is"}

@@ -128,6 +128,7 @@ def _of_the_learning_rate(c: Config) -> Iterator[str]:
 
 def _of_lengths(c: Config, model: Architecture | None) -> Iterator[str]:
     longest = (c.rollout_max_prompt_len or 0) + (c.rollout_max_response_len or 0)
+    longest = min(longest, c.rollout_max_context_len or longest)
     if c.use_dynamic_batch_size and c.max_tokens_per_gpu * c.context_parallel_size < longest:
         yield f"Samples of up to {longest:,} tokens exceed a micro-batch; such a one will be alone in its own."
     limit = model.get("max_position_embeddings") if model else None

@@ -18,7 +18,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -62,6 +62,7 @@ class RunDir:
         self.samples = path / "samples"
         self.checkpoints = path / "checkpoints"
         self._lock: IO[str] | None = None  # while it is open nobody else goes on with this run
+        self._made: list[Path] = []  # by `create`, in this order
 
     @classmethod
     def create(cls, path: str | Path, *, resume: bool = False) -> RunDir:
@@ -73,16 +74,38 @@ class RunDir:
         run = cls(Path(path))
         with _explained(run.path, "make the run directory"):
             run.refuse(resume=resume)
-            run.path.mkdir(parents=True, exist_ok=True)
             try:
-                open(run.metrics_file, "x").close()
-            except FileExistsError:
-                if not resume:
-                    raise run._is_taken() from None
-            run._hold()
-            for directory in (run.logs, run.samples):
-                directory.mkdir(exist_ok=True)
+                run._claim(resume)
+            except OSError:
+                run._unclaim()
+                raise
         return run
+
+    def _claim(self, resume: bool) -> None:
+        self._mkdir(self.path)
+        try:
+            open(self.metrics_file, "x").close()
+            self._made.append(self.metrics_file)
+        except FileExistsError:
+            if not resume:
+                raise self._is_taken() from None
+        self._hold()
+        for directory in (self.logs, self.samples):
+            self._mkdir(directory)
+
+    def _mkdir(self, path: Path) -> None:
+        if not path.exists():
+            self._made.append(path)
+        path.mkdir(parents=True, exist_ok=True)
+
+    def _unclaim(self) -> None:
+        """Of a run that could not begin nothing is left that would be in the way of the next try."""
+        self.release()
+        if self.metrics_file in self._made:
+            self.lock_file.unlink(missing_ok=True)
+        for path in reversed(self._made):
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
 
     def refuse(self, *, resume: bool) -> None:
         """Raises RunDirError for what `create` would refuse in what is there now. Changes nothing."""
@@ -163,9 +186,13 @@ class RunDir:
         return run
 
     def save_config(self, config: WritesYaml) -> None:
-        """Writes config.yaml, whole or not at all."""
-        with _replacing(self.config_file) as temporary:
-            config.write_yaml(temporary)
+        """Writes config.yaml, whole or not at all. Where it can't be, the run has not begun."""
+        try:
+            with _replacing(self.config_file) as temporary:
+                config.write_yaml(temporary)
+        except RunDirError:
+            self._unclaim()
+            raise
 
     def read_config(self) -> dict[str, Any]:
         """The options of the run by section; empty where none were saved."""

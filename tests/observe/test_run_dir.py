@@ -251,6 +251,31 @@ def test_line_that_does_not_fit_on_the_disk_leaves_nothing_behind(tmp_path):
     assert path.read_text() == "x" * 99 + "\n"
 
 
+@pytest.mark.parametrize("limit", [0, 100], ids=["at once", "at its configuration"])
+def test_a_run_that_does_not_fit_on_the_disk_can_be_started_once_there_is_room(tmp_path, limit):
+    path = tmp_path / "run"
+    make = textwrap.dedent("""
+        import resource, signal, sys
+        from pathlib import Path
+        from slime.observe.run_dir import RunDir, RunDirError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+        class Config:
+            def write_yaml(self, path):
+                Path(path).write_text("x" * 200)
+        try:
+            RunDir.create(sys.argv[1]).save_config(Config())
+        except RunDirError as e:
+            print(e)
+    """)
+    said = subprocess.run(
+        [sys.executable, "-c", make, str(path), str(limit)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "the limit on the size of a file is reached" in said.stdout
+    assert not path.exists()
+    RunDir.create(path)
+
+
 def test_a_file_without_a_line_frees_the_name_of_its_run(tmp_path):
     run = RunDir.create(tmp_path / "run")
     LineFile(run.metrics_file).close()
