@@ -10,7 +10,6 @@ Methods that take `**arguments` pass them on by SGLang's own names, as in `sglan
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -19,20 +18,22 @@ from typing import Any, Literal
 
 from slime.config.engine_groups import POLICY
 from slime.inference.errors import InferenceError, RequestError
-from slime.inference.http import exchange
+from slime.inference.http import ask, exchange
 
 PauseMode = Literal["in_place", "retract", "abort"]
 Memory = Literal["weights", "kv_cache"]
 HEALTH_S = 10.0
+ALL_WEIGHTS_S = 900.0  # as long as the driver waits for an update
 
 
 @dataclass(frozen=True)
 class EngineControl:
-    """`token` is what the engine was started with, `timeout` in seconds for each call, `index` its place among the
-    engines of a run. `first_device` and `num_devices` say which of the devices of all engines are its own, `model`
-    which of the served models it has, `gets_weights` whether from training; `worker_type` and `bootstrap_port` are what
-    a router must know of it. `starts` counts those that were seen of one that comes back where it was: two that differ
-    in it are two engines, and the second is in no process group of the first."""
+    """`token` is what the engine was started with, `timeout` in seconds for each call, and ALL_WEIGHTS_S, if that is
+    more, for one that goes through all weights; `index` its place among the engines of a run. `first_device` and
+    `num_devices` say which of the devices of all engines are its own, `model` which of the served models it has,
+    `gets_weights` whether from training; `worker_type` and `bootstrap_port` are what a router must know of it. `starts`
+    counts those that were seen of one that comes back where it was: two that differ in it are two engines, and the
+    second is in no process group of the first."""
 
     url: str
     token: str | None = None
@@ -139,13 +140,13 @@ class EngineControl:
 
     def update_weights_from_disk(self, *, model_path: str, weight_version: str | None = None) -> None:
         """Loads a Hugging Face checkpoint that the engine's node can read. Without a version the old one stays."""
-        self._post("/update_weights_from_disk", model_path=model_path, weight_version=weight_version)
+        self._patient._post("/update_weights_from_disk", model_path=model_path, weight_version=weight_version)
 
     def weights_checksum(self) -> list[dict[str, Any]]:
         """A dict for each rank of the engine: `checksums` (the engine's tensor name -> text), `per_gpu_checksum` (of
         them all) and `parallelism_info`. Equal weights give equal checksums in any engine of the same parallel
         layout."""
-        return self._post("/weights_checker", action="checksum")["ranks"]
+        return self._patient._ask("POST", "/weights_checker", {"action": "checksum"}, needs="ranks")["ranks"]
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ class EngineControl:
 
     def server_info(self) -> dict[str, Any]:
         """All settings, and the state of the scheduler, which is asked: no answer means that it hangs."""
-        return self._get("/server_info")
+        return self._ask("GET", "/server_info", needs="tp_size")
 
     def answer(self, timeout: float) -> None:
         """Raises InferenceError when the scheduler does not answer within `timeout` seconds."""
@@ -190,18 +191,23 @@ class EngineControl:
 
     def loads(self) -> list[dict[str, Any]]:
         """Requests running and waiting, use of the KV cache, throughput: a dict for each data-parallel rank."""
-        return self._get("/v1/loads")["loads"]
+        return self._ask("GET", "/v1/loads", needs="loads")["loads"]
 
     def metrics(self) -> str:
         """Prometheus text; needs --sglang-enable-metrics."""
         return exchange("GET", self.url, "/metrics", timeout=self.timeout, token=self.token, server=self.name).decode()
 
-    def _post(self, path: str, **body: Any) -> Any:
-        answer = exchange("POST", self.url, path, body, timeout=self.timeout, token=self.token, server=self.name)
-        return json.loads(answer) if answer[:1] == b"{" else None
+    def _post(self, path: str, **body: Any) -> None:
+        exchange("POST", self.url, path, body, timeout=self.timeout, token=self.token, server=self.name)
 
-    def _get(self, path: str) -> Any:
-        return json.loads(exchange("GET", self.url, path, timeout=self.timeout, token=self.token, server=self.name))
+    def _ask(self, method: str, path: str, body: Any = None, *, needs: str) -> Any:
+        call = {"timeout": self.timeout, "token": self.token, "server": self.name}
+        return ask(method, self.url, path, body, needs=needs, **call)
+
+    @property
+    def _patient(self) -> EngineControl:
+        """For calls that go through all weights."""
+        return replace(self, timeout=max(self.timeout, ALL_WEIGHTS_S))
 
 
 def call_all(

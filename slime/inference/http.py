@@ -33,8 +33,7 @@ def exchange(
         answer: connection refused or lost, or the time is up.
     """
     address = urlsplit(url)
-    whom = server if address.netloc in server else f"{server} at {url}"
-    asked = f"{whom}: {method} {path}"
+    asked = _asked(method, url, path, server)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     if body is not None:
         headers["Content-Type"] = "application/json"
@@ -52,6 +51,39 @@ def exchange(
     if not 200 <= answer.status < 300:
         raise RequestError(f"{asked}: {answer.status} {answer.reason}: {shown(content)}", answer.status)
     return content
+
+
+def ask(
+    method: str,
+    url: str,
+    path: str,
+    body: Any = None,
+    *,
+    needs: str | None = None,
+    timeout: float,
+    token: str | None = None,
+    server: str = "server",
+) -> Any:
+    """As `exchange`, of an answer in JSON: with `needs`, an object that has this key.
+
+    Raises, further:
+        InferenceError: the answer is of something else. The server may be another than it was taken for.
+    """
+    content = exchange(method, url, path, body, timeout=timeout, token=token, server=server)
+    asked = _asked(method, url, path, server)
+    try:
+        answer = json.loads(content)
+    except ValueError as error:
+        raise InferenceError(f"{asked}: answered with no JSON: {shown(content)}") from error
+    if needs is not None and not (isinstance(answer, dict) and needs in answer):
+        raise InferenceError(f"{asked}: answered without {needs}: {shown(content)}")
+    return answer
+
+
+def _asked(method: str, url: str, path: str, server: str) -> str:
+    """Who was asked for what, as messages call it."""
+    whom = server if urlsplit(url).netloc in server else f"{server} at {url}"
+    return f"{whom}: {method} {path}"
 
 
 def shown(content: bytes, limit: int = 2000) -> str:

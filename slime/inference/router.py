@@ -11,7 +11,6 @@ Invariants
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sys
@@ -22,10 +21,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from slime.inference.errors import InferenceError, RequestError
+from slime.inference.errors import InferenceError
 from slime.inference.external import LISTENS_S, ExternalServer
 from slime.inference.flags import flags
-from slime.inference.http import exchange
+from slime.inference.http import ask, exchange
 from slime.inference.process import ServerProcess, is_loopback
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class RouterWorkers:
 
     def workers(self, timeout: float = CALL_TIMEOUT_S) -> list[dict[str, Any]]:
         """`url`, `id`, `is_healthy`, `load` (requests under way) and more, of each engine."""
-        return json.loads(self._call("GET", "/workers", timeout=timeout))["workers"]
+        return self._ask("GET", "/workers", needs="workers", timeout=timeout)["workers"]
 
     def add_workers(
         self,
@@ -79,7 +78,7 @@ class RouterWorkers:
             if url not in known:
                 role = roles.get(url, {"worker_type": "regular"})
                 worker = {"url": url, **role, "api_key": token or self.token}
-                ids[url] = json.loads(self._call("POST", "/workers", worker))["worker_id"]
+                ids[url] = self._ask("POST", "/workers", worker, needs="worker_id")["worker_id"]
         while missing := set(urls) - {worker["url"] for worker in self.workers() if worker["is_healthy"]}:
             self.check()
             if time.monotonic() > deadline:
@@ -114,13 +113,16 @@ class RouterWorkers:
         if worker_id is None:
             return "it had it before, and finds it unhealthy"
         try:
-            job = json.loads(self._call("GET", f"/workers/{worker_id}")).get("job_status") or {}
-        except RequestError as error:
+            job = self._ask("GET", f"/workers/{worker_id}", needs="id").get("job_status") or {}
+        except InferenceError as error:
             return str(error)
         return job.get("message") or job.get("status") or "no reason given"
 
-    def _call(self, method: str, path: str, body: Any = None, *, timeout: float = CALL_TIMEOUT_S) -> bytes:
-        return exchange(method, self.url, path, body, timeout=timeout, token=self.token, server=self.name)
+    def _call(self, method: str, path: str, *, timeout: float = CALL_TIMEOUT_S) -> bytes:
+        return exchange(method, self.url, path, timeout=timeout, token=self.token, server=self.name)
+
+    def _ask(self, method: str, path: str, body: Any = None, *, needs: str, timeout: float = CALL_TIMEOUT_S) -> Any:
+        return ask(method, self.url, path, body, needs=needs, timeout=timeout, token=self.token, server=self.name)
 
 
 class Router(RouterWorkers, ServerProcess):
