@@ -57,6 +57,7 @@ class Sample:
     train_metadata: dict[str, Any] | None = None
     session_id: str | None = None
     non_generation_time: float = 0.0
+    generation_time: float = 0.0
     spec_info: dict[str, Any] = field(default_factory=dict)
     prefix_cache_info: dict[str, Any] = field(default_factory=dict)
 

@@ -40,10 +40,11 @@ def rollout_metrics(
     """Of the samples of one rollout, which took `seconds` on `num_gpus` devices. `raw_rewards`: one a sample. Without
     devices nothing was sampled, so there is no speed.
 
-    longest_sample_tokens_per_sec is the length of the longest response over the time of the rollout: in RL the slowest
-    sample, not the total throughput, sets the pace.
+    longest_sample_tokens_per_sec is the length of the longest response over the time of the rollout, or over its own in
+    the engines where it was begun before: in RL the slowest sample, not the total throughput, sets the pace.
     """
     lengths = np.array([sample.response_length for sample in samples])
+    longest = samples[int(lengths.argmax())]
     groups = _by_group(samples, raw_rewards)
     metrics = {
         **_of_responses("rollout", samples),
@@ -57,7 +58,7 @@ def rollout_metrics(
     }
     if num_gpus is not None:
         metrics |= {
-            "perf/longest_sample_tokens_per_sec": float(lengths.max() / seconds),
+            "perf/longest_sample_tokens_per_sec": float(lengths.max() / max(seconds, longest.generation_time)),
             "perf/tokens_per_gpu_per_sec": float(lengths.sum() / seconds / num_gpus),
             "perf/effective_tokens_per_gpu_per_sec": sum(map(_trained_tokens, samples)) / seconds / num_gpus,
         }

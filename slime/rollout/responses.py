@@ -20,7 +20,7 @@ def begin(sample: Sample, prompt: list[int]) -> None:
     sample.response, sample.response_length, sample.rollout_log_probs = "", 0, []
     sample.loss_mask = sample.reward = sample.rollout_routed_experts = None
     sample.weight_versions, sample.weight_version_starts = [], []
-    sample.prefix_cache_info, sample.spec_info = {}, {}
+    sample.prefix_cache_info, sample.spec_info, sample.generation_time = {}, {}, 0.0
 
 
 def grow(sample: Sample, generation: Generation) -> None:
@@ -32,6 +32,7 @@ def grow(sample: Sample, generation: Generation) -> None:
     sample.rollout_log_probs = sample.rollout_log_probs + generation.log_probs
     if sample.loss_mask is not None:
         sample.loss_mask = sample.loss_mask + [1] * len(new)
+    sample.generation_time += generation.e2e_latency or 0.0
     _note_drafts(sample, generation)
     cached = sample.prefix_cache_info
     sample.prefix_cache_info = {

@@ -18,7 +18,7 @@ from slime.rollout.metrics import (
     request_metrics,
     rollout_metrics,
 )
-from slime.rollout.responses import grow
+from slime.rollout.responses import begin, grow
 from tests.rollout.samples import finished
 
 SOLVED = SimpleNamespace(solved_above=0.5, pass_at_k=())
@@ -60,6 +60,20 @@ def test_rollout() -> None:
         "perf/non_generation_time/max": 2,
         "perf/non_generation_time/min": 0,
     }
+
+
+def test_the_pace_of_a_response_that_was_begun_in_an_earlier_rollout_is_its_own() -> None:
+    """8000 tokens by five requests of 10 s each, the last of them in this rollout."""
+    longest, short = finished(0, [], tokens=[1, 2]), finished(1, [3])
+    for _ in range(5):
+        grow(longest, Generation([3] * 1600, [0.0] * 1600, "length", [], 1, 0, 10.0, None, {}))
+    metrics = rollout_metrics([longest, short], [1, 0], seconds=10.0, num_gpus=1)
+    assert metrics["perf/longest_sample_tokens_per_sec"] == 160
+    assert metrics["perf/rollout_time"] == 10
+    begin(longest, [1, 2])
+    grow(longest, Generation([3] * 1600, [0.0] * 1600, "length", [], 1, 0, 8.0, None, {}))
+    metrics = rollout_metrics([longest, short], [1, 0], seconds=10.0, num_gpus=1)
+    assert metrics["perf/longest_sample_tokens_per_sec"] == 160, "1600 tokens in a rollout of 10 s"
 
 
 def test_groups_of_one_sample_are_not_counted_as_equal() -> None:
