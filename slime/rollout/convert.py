@@ -26,6 +26,8 @@ from slime.rollout.types import RolloutError, untaken
 CONVERT = "--custom-convert-samples-to-train-data-path"
 LOG_PROBS = ("rollout_log_probs", "teacher_log_probs")
 EXPERTS = "rollout_routed_experts"
+VALUES = {"tokens": np.int32, "loss_masks": np.float32, **dict.fromkeys(LOG_PROBS, np.float64)}
+"""Columns whose entries are lists of numbers, and what an array of one is made as."""
 REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks", "rewards")
 
 
@@ -297,6 +299,9 @@ def _completed(data: Any, samples: Sequence[Sample]) -> dict[str, Sequence[Any]]
         raise RolloutError(f"{CONVERT} returned {type(data).__name__}, not a dict of columns")
     if missing := [name for name in REQUIRED_COLUMNS if name not in data]:
         raise RolloutError(f"{CONVERT} returned no {', '.join(missing)}; it must return {', '.join(REQUIRED_COLUMNS)}")
+    for name, values in data.items():
+        if not hasattr(values, "__len__"):
+            raise RolloutError(f"{CONVERT}: {name} is a {type(values).__name__}, not a list of one entry a sample")
     total = len(data["tokens"])
     if not total:
         raise RolloutError(f"{CONVERT} returned no entries: there is nothing to train on")
@@ -325,12 +330,23 @@ def _completed(data: Any, samples: Sequence[Sample]) -> dict[str, Sequence[Any]]
     for name, values in data.items():
         if len(values) != total:
             raise RolloutError(f"{CONVERT}: {name} has {len(values)} entries, tokens has {total}")
+    data |= {name: list(_arrays(name, data[name], dtype)) for name, dtype in VALUES.items() if name in data}
     for i, (tokens, n) in enumerate(zip(data["tokens"], data["response_lengths"], strict=True)):
+        if not isinstance(n, int | float | np.number) and not hasattr(n, "__index__"):
+            raise RolloutError(f"{CONVERT}: response_lengths of entry {i} is {n!r:.80}, not a number")
         if not 0 <= n < len(tokens):  # a token before the response predicts its first
             raise RolloutError(f"{CONVERT}: entry {i} has {len(tokens)} tokens and a response of {n}")
-        for name in {"loss_masks", *LOG_PROBS} & data.keys():
+        for name in VALUES.keys() & data.keys() - {"tokens"}:
             if len(data[name][i]) != n:
                 raise RolloutError(
                     f"{CONVERT}: {name} of entry {i} has {len(data[name][i])} values, the response has {n}"
                 )
     return data
+
+
+def _arrays(name: str, column: Sequence[Any], dtype: type) -> Iterator[np.ndarray]:
+    for i, values in enumerate(column):
+        try:
+            yield as_array(values, dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RolloutError(f"{CONVERT}: {name} of entry {i} are no numbers: {error}") from error

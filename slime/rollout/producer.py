@@ -27,6 +27,7 @@ from slime.rollout.types import (
     RolloutError,
     RolloutFnEvalOutput,
     RolloutFnTrainOutput,
+    check_eval,
     check_groups,
     flatten,
     number_groups,
@@ -135,11 +136,13 @@ class Producer:
                 f"--eval-function-path {self.config.eval_function_path} returned a {type(output.data).__name__}: it was"
                 " asked with evaluation=True, and should return RolloutFnEvalOutput, or its data by the name of the set"
             )
-        samples = {name: results.get("samples", []) for name, results in output.data.items()}
+        sets = {name: results for name, results in output.data.items() if isinstance(results, Mapping)}
+        samples = {name: results.get("samples", []) for name, results in sets.items()}
         extra = output.metrics or {}
         log = load_hook("--custom-eval-rollout-log-function-path", self.config.custom_eval_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, output.data, extra):
             return {}, samples
+        check_eval(output.data, self.config.eval_function_path)
         return eval_metrics(self.config, output.data) | extra, samples
 
     def serve(self, engines: Sequence[EngineControl]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -68,6 +68,30 @@ def check_groups(groups: Any, path: str) -> None:
                 if id(sample) in seen or (number is not None and place_of.setdefault(number, place) != place):
                     raise RolloutError(f"{function}: {sample.name} is in the batch twice")
                 seen.add(id(sample))
+
+
+def check_eval(data: Mapping[str, Any], path: str) -> None:
+    """Raises RolloutError where what the evaluation function at `path` returned is no RolloutFnEvalOutput.data."""
+    for name, results in data.items():
+        whose = f"--eval-function-path {path}: eval set {name}"
+        if not isinstance(results, Mapping):
+            raise RolloutError(f"{whose} is a {type(results).__name__}, not a dict of rewards and truncated")
+        for column in ("rewards", "truncated"):
+            if column not in results:
+                raise RolloutError(f"{whose} has no {column}")
+            if not hasattr(results[column], "__len__"):
+                raise RolloutError(f"{whose} has a {type(results[column]).__name__} for its {column}, not a list")
+        rewards = results["rewards"]
+        if not len(rewards):
+            raise RolloutError(f"{whose} has no samples")
+        for column, values in {"truncated": results["truncated"], "samples": results.get("samples") or rewards}.items():
+            if len(values) != len(rewards):
+                raise RolloutError(f"{whose} has {len(rewards)} rewards and {len(values)} {column}")
+        for reward in rewards:
+            try:
+                float(reward)
+            except (TypeError, ValueError) as error:
+                raise RolloutError(f"{whose} has {reward!r:.80} among its rewards, which is no number") from error
 
 
 def flatten(groups: Iterable[Group]) -> list[Sample]:

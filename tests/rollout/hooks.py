@@ -65,6 +65,26 @@ def cuts_a_mask(args: Any, samples: list[Sample]) -> dict[str, Any]:
     return responses_only(args, samples) | {"loss_masks": [[1]] * len(samples)}
 
 
+def has_no_log_probs(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"rollout_log_probs": None}
+
+
+def has_no_log_probs_of_one(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"rollout_log_probs": [[-0.5, -0.5], None]}
+
+
+def tokens_in_words(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"tokens": [["a", "b", "c"]] * len(samples)}
+
+
+def lengths_in_words(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"response_lengths": ["two"] * len(samples)}
+
+
+def one_number_for_all(args: Any, samples: list[Sample]) -> dict[str, Any]:
+    return responses_only(args, samples) | {"sample_indices": 0}
+
+
 # --custom-reward-post-process-path
 
 
@@ -263,6 +283,10 @@ def bare_groups(args: Any, rollout_id: int, data_source: Any, evaluation: bool =
     for sample in (sample for group in groups for sample in group):
         sample.tokens, sample.response_length, sample.reward = [1, 2], 1, float(sample.index)
     return groups
+
+
+def forgets_what_was_truncated(*args: Any, evaluation: bool) -> Any:
+    return {"mine": {"rewards": [1.0]}}
 
 
 LOGGED: list[tuple[Any, ...]] = []

@@ -251,6 +251,11 @@ def test_custom_conversion(make_config: Callable[..., Config]) -> None:
         ("rewards_in_words", "rewards are no numbers: could not convert string to float: 'good'"),
         ("loses_a_reward", "rewards has 1 entries, tokens has 2"),
         ("cuts_a_mask", "loss_masks of entry 0 has 1 values, the response has 2"),
+        ("has_no_log_probs", "rollout_log_probs is a NoneType, not a list of one entry a sample"),
+        ("has_no_log_probs_of_one", "rollout_log_probs of entry 1 are no numbers: .*NoneType"),
+        ("tokens_in_words", "tokens of entry 0 are no numbers: "),
+        ("lengths_in_words", "response_lengths of entry 0 is 'two', not a number"),
+        ("one_number_for_all", "sample_indices is a int, not a list of one entry a sample"),
     ],
 )
 def test_custom_conversion_that_does_not_fit(make_config: Callable[..., Config], hook: str, message: str) -> None:

@@ -292,6 +292,14 @@ class TestHooks:
         assert metrics["rollout/raw_reward"] == 3.5
         assert evaluated == {"eval/mine": 0.5, "eval/mine-truncated_ratio": 0.5}
 
+    def test_eval_function_that_forgets_a_column(self, make_config: MakeConfig) -> None:
+        config = make_config(eval_function_path=f"{HOOKS}.forgets_what_was_truncated")
+        with (
+            Producer(config, open_source(config)) as producer,
+            pytest.raises(RolloutError, match=r"--eval-function-path .*truncated: eval set mine has no truncated"),
+        ):
+            producer.evaluate(0)
+
     def test_log_functions(self, make_config: MakeConfig) -> None:
         """One says that it has logged all there is, the other leaves it to us."""
         config = make_config(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slime.data.sample import Sample
-from slime.rollout.types import RolloutError, check_groups
+from slime.rollout.types import RolloutError, check_eval, check_groups
 from tests.rollout.samples import finished
 
 FIRST, SECOND, OTHER = (finished(i, [3, 4], group=g, reward=0.0) for i, g in ((0, 0), (1, 0), (2, 1)))
@@ -40,3 +40,30 @@ def test_groups_as_they_should_be(groups: list[Any]) -> None:
 def test_what_is_refused(groups: list[Any], message: str) -> None:
     with pytest.raises(RolloutError, match=message):
         check_groups(groups, "mine.generate")
+
+
+def test_an_evaluation_as_it_should_be() -> None:
+    check_eval({"a": {"rewards": [1, 0.5], "truncated": [False, True]}}, "mine.evaluate")
+    check_eval({"a": {"rewards": [1.0], "truncated": [False], "samples": [FIRST]}, "b": SOUND}, "mine.evaluate")
+    check_eval({"a": SOUND | {"samples": []}, "b": SOUND | {"samples": None}}, "mine.evaluate")
+
+
+SOUND = {"rewards": [1.0], "truncated": [False]}
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ([1.0], "is a list, not a dict of rewards and truncated"),
+        ({"rewards": [1.0]}, "has no truncated"),
+        ({"truncated": [False]}, "has no rewards"),
+        (SOUND | {"rewards": None}, "has a NoneType for its rewards, not a list"),
+        (SOUND | {"rewards": [], "truncated": []}, "has no samples"),
+        (SOUND | {"truncated": [False, False]}, "has 1 rewards and 2 truncated"),
+        (SOUND | {"samples": [FIRST, SECOND]}, "has 1 rewards and 2 samples"),
+        (SOUND | {"rewards": ["good"]}, "has 'good' among its rewards, which is no number"),
+    ],
+)
+def test_what_of_an_evaluation_is_refused(results: Any, message: str) -> None:
+    with pytest.raises(RolloutError, match=rf"--eval-function-path mine\.evaluate: eval set b {message}"):
+        check_eval({"a": SOUND, "b": results}, "mine.evaluate")
