@@ -35,6 +35,12 @@ def lacking(config: Config, *, on_gpu: bool) -> Iterator[Problem]:
     if made_of == TRANSFORMER_ENGINE and attention == "local":
         fix = "leave it out, or give --transformer-impl local"
         yield Problem("--attention-backend", "local leaves the layers of Transformer Engine without attention", fix)
+    if config.megatron.get("gradient_accumulation_fusion"):
+        lack = "its kernel computes on GPUs alone" if not on_gpu else ""
+        if on_gpu and made_of != TRANSFORMER_ENGINE and not importlib.util.find_spec("fused_weight_gradient_mlp_cuda"):
+            lack = "for the local layers it takes a kernel of apex, which is not installed"
+        if lack:
+            yield Problem("--gradient-accumulation-fusion", lack, "leave it out")
     if config.megatron.get("use_precision_aware_optimizer") and engine:
         yield Problem("--use-precision-aware-optimizer", f"its Adam is Transformer Engine's: {engine}", "leave it out")
     by_kernels = config.megatron.get("moe_token_dispatcher_type") == "flex"

@@ -15,6 +15,14 @@ from slime.config.rules import Rules
 
 MEGATRON = Rules()
 OF_LEARNERS = ("megatron_config_path", "debug_rollout_only", "advantage_estimator", "loss_type")
+UNSERVED = {
+    "use_megatron_fsdp": "another wrapper of the model: weights and checkpoints are read from that of the distributed"
+    " optimizer",
+    "num_distributed_optimizer_instances": "needs groups of ranks that are not made here",
+    "hierarchical_context_parallel_sizes": "needs groups of ranks that are not made here",
+    "average_in_collective": "the loss is divided already, so that gradients are summed over the ranks",
+}
+"""Options of Megatron's that would fail, in its first step at the latest, beside what is built here -> why."""
 UNIFORM = "--recompute-method uniform --recompute-num-layers 1"
 
 
@@ -84,3 +92,26 @@ def _offloaded_optimizer_has_master_weights(c: Config) -> Iterator[Problem]:
     elif c.megatron.get("optimizer_cpu_offload") and not c.use_distributed_optimizer:
         what = "exclude each other: Megatron's other optimizer keeps master weights that it would not find on the host"
         yield Problem("--optimizer-cpu-offload, --no-use-distributed-optimizer", what, "leave one of them out")
+
+
+@reads(*UNSERVED)
+def _what_is_built_serves_it(c: Config) -> Iterator[Problem]:
+    for name, why in UNSERVED.items():
+        value = c.megatron.get(name)
+        if value is True or value not in (None, False, 1):
+            yield Problem("--" + name.replace("_", "-"), why, "leave it out")
+
+
+@reads("delay_wgrad_compute", "overlap_moe_expert_parallel_comm")
+def _delayed_gradients_hide_communication(c: Config) -> Iterator[Problem]:
+    if c.megatron.get("delay_wgrad_compute") and not c.megatron.get("overlap_moe_expert_parallel_comm"):
+        what = "Megatron delays gradients beside --overlap-moe-expert-parallel-comm alone"
+        yield Problem("--delay-wgrad-compute", what, "leave it out")
+
+
+@reads("hidden_dropout", "attention_dropout")
+def _old_and_new_policy_are_the_same_at_first(c: Config) -> Iterator[Problem]:
+    for name in ("hidden_dropout", "attention_dropout"):
+        if (share := c.megatron.get(name)) and c.loss_type == "policy_loss":
+            what = f"{share} would also be dropped out in the passes that score, and ratios be noise"
+            yield Problem("--" + name.replace("_", "-"), what, "leave it out; --loss-type sft_loss may have it")

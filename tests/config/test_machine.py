@@ -101,6 +101,7 @@ BY_KERNELS = {
     "--transformer-impl transformer_engine": "--transformer-impl: transformer_engine: transformer-engine computes",
     "--fp8-format hybrid": "--fp8-format: only the layers of Transformer Engine compute in fp8",
     "--attention-backend flash": "--attention-backend: flash is attention of Transformer Engine's, and",
+    "--gradient-accumulation-fusion": "--gradient-accumulation-fusion: its kernel computes on GPUs alone",
     "--use-precision-aware-optimizer": "--use-precision-aware-optimizer: its Adam is Transformer Engine's: transf",
     "--moe-token-dispatcher-type flex --moe-enable-deepep": "--moe-token-dispatcher-type: flex: deep-ep computes on",
     "--nccl-communicator-config-path nccl.yaml": "--nccl-communicator-config-path: the ranks talk by gloo",

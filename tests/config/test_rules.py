@@ -51,6 +51,13 @@ BROKEN = [
         "--overlap-param-gather --overlap-grad-reduce --no-use-distributed-optimizer",
         "--overlap-param-gather, --no-use-distributed-optimizer: only the distributed optimizer divides the parameters",
     ),
+    ("--use-megatron-fsdp", "--use-megatron-fsdp: another wrapper of the model: weights and checkpoints are read from"),
+    ("--num-distributed-optimizer-instances 2", "--num-distributed-optimizer-instances: needs groups of ranks"),
+    ("--hierarchical-context-parallel-sizes 2 4", "--hierarchical-context-parallel-sizes: needs groups of ranks"),
+    ("--average-in-collective", "--average-in-collective: the loss is divided already, so that gradients are summed"),
+    ("--delay-wgrad-compute", "--delay-wgrad-compute: Megatron delays gradients beside --overlap-moe-expert-parallel"),
+    ("--hidden-dropout 0.1", "--hidden-dropout: 0.1 would also be dropped out in the passes that score"),
+    ("--attention-dropout 0.2", "--attention-dropout: 0.2 would also be dropped out in the passes that score"),
     ("--profile-target train_actor --profile-step-start 3 --profile-step-end 3", "3 is not above --profile-step-start"),
     ("--profile-target train_actor --num-rollout 5", "--profile-step-start: 10 is after the last of the 5 rollouts"),
     ("--num-rollout 40 --start-rollout-id 50", "--start-rollout-id: 50 is after the last of the 40 rollouts"),
@@ -246,6 +253,8 @@ def test_a_broken_rule_is_one_problem(options, message):
         "--lr-decay-style linear --lr-warmup-iters 6 --num-rollout 10 --advantage-estimator ppo"
         " --num-critic-only-steps 3",
         "--lr 1e-6 --min-lr 1e-5",
+        "--loss-type sft_loss --hidden-dropout 0.1 --attention-dropout 0.1",
+        "--hidden-dropout 0 --num-distributed-optimizer-instances 1 --no-average-in-collective --no-use-megatron-fsdp",
         "--overlap-grad-reduce --no-use-distributed-optimizer",
     ],
 )
