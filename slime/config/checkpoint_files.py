@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 METADATA, MODEL = ".metadata", "config.json"
 ANOTHER = "put it back from a copy, or take another checkpoint with --ckpt-step"
-KEYS = {"progress", "has_optimizer", "has_reference", "layers", "head", "layout", "mtp_layers"}
+KEYS = {
+    "progress", "has_optimizer", "has_reference", "layers", "head", "layout", "mtp_layers", "distributed_optimizer",
+}  # fmt: skip
 COUNTS = ("rollout_id", "num_steps", "weight_version")
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from slime.models.save import to_disk
 from slime.training import optimizer_state
 from slime.training.build import Model
 from slime.training.random_state import random_states, set_random_states
-from slime.training.saved import STATE, Progress, Saved, head_of, layout_of, metadata, named, sharded_weights
+from slime.training.saved import STATE, Progress, Saved, head_of, layout_of, metadata, named, reasons, sharded_weights
 
 REFERENCE = "ref."  # before names of the reference's tensors
 FULL_BYTES = 2**22  # a disk that has less room is taken for full
@@ -191,6 +192,7 @@ class Checkpoints:
             "head": head_of(self.model.shard.family),
             "layout": layout_of(self.model.config),
             "mtp_layers": self.model.config.mtp_num_layers or 0,
+            "distributed_optimizer": self.config.use_distributed_optimizer,
         }
 
     def _tensors(
@@ -227,13 +229,14 @@ def _explained(partial: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, CheckpointException) as error:
-        free = shutil.disk_usage(partial.parent).free
-        shutil.rmtree(partial, ignore_errors=True)  # it may be what has filled the disk
-        reason = str(error)
-        if isinstance(error, CheckpointException):  # of one or several ranks; the last line of each says what it was
-            reason = "; ".join(dict.fromkeys(str(of_rank[0]) for of_rank in error.failures.values()))
-        if free < FULL_BYTES:  # Megatron's words don't say so
+        directory = partial.absolute().parent
+        free = shutil.disk_usage(next(path for path in (directory, *directory.parents) if path.is_dir())).free
+        reason = reasons(error) if isinstance(error, CheckpointException) else str(error)
+        if not directory.is_dir():
+            reason = f"there is no such directory on {socket.gethostname()}; all nodes must share that of --save"
+        elif free < FULL_BYTES:  # Megatron's words don't say so
             reason = "the disk is full"
+        shutil.rmtree(partial, ignore_errors=True)  # it may be what has filled the disk
         raise CheckpointError(
             f"can't write a checkpoint to {partial.parent}: {reason} ({free / 1e6:,.0f} MB free). The checkpoint before"
             " is as it was: mend this, and go on from there with --load"

@@ -6,6 +6,7 @@ Weights are loaded before there is an optimizer, so that its master weights are 
 from __future__ import annotations
 
 import queue
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ NOT_OF_THE_WEIGHTS = frozenset(
 )
 """Keys of config.json in which two models may differ whose weights mean the same."""
 
+LACKING = re.compile(r"([\w.]+) from model not in state dict|Missing key in checkpoint state_dict: ([\w./]+\w)")
+
 # Megatron would start a process for this queue, for writers that are processes. Ours are threads of this one.
 filesystem_async._results_queue = queue.Queue()
 
@@ -60,6 +63,7 @@ class Saved:
     head: str | None = None  # what the last layer gives; Megatron would load a part of one last layer into another
     layout: dict[str, int] | None = None
     mtp_layers: int | None = None  # those for multi-token prediction that it holds
+    distributed_optimizer: bool | None = None  # whether the optimizer's state is of Megatron's distributed one
 
     @classmethod
     def read(cls, path: Path) -> Saved:
@@ -95,6 +99,9 @@ class Saved:
                 problems.append("its layers for multi-token prediction were trained as well: add --enable-mtp-training")
             if not self.has_optimizer:
                 problems.append("it holds no optimizer state: add --no-load-optim, or --finetune to begin anew")
+            elif self.distributed_optimizer not in (None, resumed_by.use_distributed_optimizer):
+                option = f"--{'' if self.distributed_optimizer else 'no-'}use-distributed-optimizer"
+                problems.append(f"its optimizer state is of {option}: give that, or add --no-load-optim")
             theirs, mine = self.layout["expert"], resumed_by.expert_model_parallel_size
             if transformer.num_moe_experts and theirs != mine:
                 problems.append(
@@ -118,8 +125,7 @@ class Saved:
             self._find_by_other_names(tensors)
             return dist_checkpointing.load(tensors, str(self.path))
         except CheckpointException as error:  # which is no Exception
-            reasons = dict.fromkeys(str(of_rank[0]) for of_rank in error.failures.values())
-            raise CheckpointError(f"{self.path} can't be read: " + "; ".join(reasons)) from error
+            raise CheckpointError(f"{self.path} can't be read: {reasons(error)}") from error
 
     def _find_by_other_names(self, tensors: dict[str, Any]) -> None:
         """Norms are looked for by their names in local layers as well: of Megatron's own, and of slime's before its
@@ -129,6 +135,21 @@ class Saved:
             if isinstance(part, ShardedTensor) and part.key not in stored:
                 others = names_by_either_spec(local_spec_name(part.key))
                 part.key = next((name for name in others if name in stored), part.key)
+
+
+def reasons(error: CheckpointException) -> str:
+    """Of one or several ranks."""
+    return "; ".join(dict.fromkeys(_reason(str(of_rank[0])) for of_rank in error.failures.values()))
+
+
+def _reason(text: str) -> str:
+    """Without the names of all tensors that are there, which Megatron adds to the one that isn't."""
+    lacking = LACKING.search(text)
+    if lacking is None:
+        return text
+    name = lacking[1] or lacking[2]
+    of_optimizer = ", since other parameters were trained: add --no-load-optim" if "optimizer." in name else ""
+    return f"it has no {name}{of_optimizer}"
 
 
 def weights_in(directory: str | Path, step: int | None = None) -> Path | Saved:

@@ -70,6 +70,7 @@ def alone(model, moe, directory, together):
     """What one rank does, some of it with what two ranks saved."""
     _, resharded, experts = together
     small, nowhere, spoiled = (str(directory / name) for name in ("small", "nowhere", "spoiled"))
+    bfloat16, frozen = (str(directory / name) for name in ("bfloat16", "frozen"))
     deep = str(write_checkpoint(directory / "deep", num_layers=4))
     following = {FOLLOWS: ["--bf16", *KL, "--ref-update-interval", "2", "--ref-load", model]}
     loads = {
@@ -88,6 +89,12 @@ def alone(model, moe, directory, together):
         "precision-aware": (model, ["--use-precision-aware-optimizer", "--bf16"]),
         "fresh": (model, ["--load", nowhere, "--allow-fresh-start"]),
         "reference": (model, ["--load", nowhere, "--ref-load", model]),
+        "another optimizer": (model, ["--bf16", "--load", bfloat16, "--no-use-distributed-optimizer"]),
+        "another optimizer's weights": (
+            model,
+            ["--bf16", "--load", bfloat16, "--no-use-distributed-optimizer", "--no-load-optim"],
+        ),
+        "more trained": (model, ["--load", frozen]),
         "experts": (moe, ["--load", experts]),
         "experts' weights": (moe, ["--load", experts, "--no-load-optim"]),
     }
@@ -99,8 +106,9 @@ def alone(model, moe, directory, together):
         "too large": (too_large, model, str(directory / "too-large")),
         "small": (save_at, model, small, ["--no-save-optim"]),
         "spoiled": (spoil, small, spoiled),
-        "bfloat16": (save_at, model, str(directory / "bfloat16"), ["--bf16"]),
-        "offloaded": (load_at, model, str(directory / "bfloat16"), {"CPU Adam": ["--bf16", "--optimizer-cpu-offload"]}),
+        "bfloat16": (save_at, model, bfloat16, ["--bf16"]),
+        "frozen": (save_at, model, frozen, ["--freeze-params-name-list", "linear_fc2", "linear_proj"]),
+        "offloaded": (load_at, model, bfloat16, {"CPU Adam": ["--bf16", "--optimizer-cpu-offload"]}),
         "scored": (scored_by, model, str(directory / "scored"), [*KL, "--use-opd", "--opd-type", "megatron"]),
         "refused": (refusals_to_load, loads),
         "experts here": (squares, moe, ["--load", experts, "--no-load-optim"]),
@@ -191,6 +199,15 @@ def test_what_does_not_fit_is_refused_with_every_reason(alone):
     assert said["step"].endswith("has no checkpoint iter_0000007; it has iter_0000000")
     assert "its Adam is Transformer Engine's: transformer-engine computes on GPUs alone" in said["precision-aware"]
     assert [said[case] for case in ("as weights", "fresh", "reference")] == ["", "", ""]
+
+
+def test_optimizer_state_that_does_not_fit_is_told_by_its_option_or_by_the_first_that_is_missing(alone):
+    said = alone["refused"]
+    assert "its optimizer state is of --use-distributed-optimizer: give that, or" in said["another optimizer"]
+    assert said["another optimizer's weights"] == ""
+    text = said["more trained"]
+    assert "frozen/iter_0000000 can't be read: it has no optimizer.state." in text
+    assert "linear_" in text and text.endswith("other parameters were trained: add --no-load-optim") and len(text) < 400
 
 
 def test_what_has_lost_its_state_or_its_model_is_refused_but_for_its_weights(alone):

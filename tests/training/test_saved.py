@@ -28,6 +28,22 @@ def said_of(directory: Path, spoils: list[Callable[[Path], None]]) -> list[str]:
     return said
 
 
+def said_of_directories_that_are_gone(directory: Path) -> list[str]:
+    """What is said when a file of a checkpoint can't be written: into directories that are, and are not, there."""
+    import errno
+    import os
+
+    from slime.models import CheckpointError
+    from slime.training.checkpoint import _explained
+
+    said = []
+    for partial in (directory / ".partial", directory / "gone" / "there" / ".partial"):
+        with pytest.raises(CheckpointError) as refused, _explained(partial):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        said.append(str(refused.value))
+    return said
+
+
 def cut_weights(directory: Path) -> None:
     with weights_of(directory).open("r+b") as file:
         file.truncate(weights_of(directory).stat().st_size - 1)
@@ -75,3 +91,10 @@ def test_metadata_that_is_cut_short_is_named(said, how):
 
 def test_metadata_that_is_missing_is_named(said):
     assert "there is no file .metadata" in said["remove_metadata"]
+
+
+def test_a_directory_that_a_node_does_not_see_is_told(tmp_path):
+    there, gone = run_ranks(said_of_directories_that_are_gone, 1, tmp_path)[0]
+    assert there.startswith(f"can't write a checkpoint to {tmp_path}: [Errno 5] Input/output error (")
+    assert gone.startswith(f"can't write a checkpoint to {tmp_path}/gone/there: there is no such directory on ")
+    assert "; all nodes must share that of --save (" in gone and "The checkpoint before is as it was" in gone
