@@ -7,7 +7,6 @@ naming the sample.
 
 from __future__ import annotations
 
-import asyncio
 import pkgutil
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 from slime.rewards.catalogue import GRADERS, judged
 from slime.rewards.errors import RewardError, RewardFailure
 from slime.rewards.score import score
-from slime.rewards.threads import call
+from slime.rewards.threads import TooLate, call_within
 
 Reward = float | dict[str, Any]
 
@@ -70,11 +69,10 @@ async def call_custom(args: Any, subject: Any, name: str) -> Any:
     late = f"{path} did not return within {deadline:g} s (--rm-timeout)"
     start = time.monotonic()
     try:
-        async with asyncio.timeout(deadline) as timer:
-            answer = await call(function, args, subject)
+        answer = await call_within(deadline, function, args, subject)
+    except TooLate as error:
+        raise RewardFailure(name, late) from error
     except Exception as error:
-        if timer.expired():
-            raise RewardFailure(name, late) from error
         raise RewardFailure(name, f"{path} raised {type(error).__name__}: {error}") from error
     if time.monotonic() - start > deadline:  # of a function that holds up the event loop no timer can go off
         raise RewardFailure(name, late)

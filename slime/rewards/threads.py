@@ -1,4 +1,7 @@
-"""Users' functions, called from an event loop: plain ones in threads, asynchronous ones so that they can't end it."""
+"""Users' functions, called from an event loop: plain ones in threads, asynchronous ones so that they can't end it.
+
+Held: `call_within` returns in its time, whatever the function makes of being cancelled.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,31 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+GRACE_S = 5.0
+"""How long a coroutine that was cancelled may take to end; then it is left behind."""
+
+
+class TooLate(Exception):
+    """A function has not returned in its time."""
+
+
+async def call_within(limit: float, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """As `call`. Raises TooLate after `limit` seconds. In a task of its own: one that swallows its cancellation, as a
+    bare `except` around a retry does, would otherwise hold up its caller for ever."""
+    task = asyncio.create_task(call(function, *args, **kwargs))
+    try:
+        await asyncio.wait({task}, timeout=limit)
+        if not task.done():
+            raise TooLate
+        if task.cancelled():  # by itself, for we have not
+            raise RuntimeError("it has cancelled the task that it ran in")
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            task.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody asks any more
+            await asyncio.wait({task}, timeout=GRACE_S)
 
 
 async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -48,9 +76,9 @@ async def _contained(awaitable: Awaitable[Any]) -> Any:
     """What would end the loop, or pass for the end of its caller, when a user's coroutine raises it is an error."""
     try:
         return await awaitable
-    except (SystemExit, KeyboardInterrupt) as raised:
-        raise RuntimeError(repr(raised)) from raised
-    except asyncio.CancelledError as raised:
-        if asyncio.current_task().cancelling():
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as raised:
+        if isinstance(raised, asyncio.CancelledError) and asyncio.current_task().cancelling():
             raise
         raise RuntimeError(repr(raised)) from raised

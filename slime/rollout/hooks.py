@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from slime.config.hooks import Hook
-from slime.rewards.threads import call
+from slime.rewards.threads import TooLate, call_within
 from slime.rollout.types import RolloutError
 
 
@@ -16,14 +15,12 @@ async def ask(hook: Hook, subject: str, limit: float, *args: Any, **kwargs: Any)
     """What the hook returns. Raises RolloutError, with the name of the `subject`, for whatever it raises, and when it
     takes more than `limit` seconds."""
     try:
-        async with asyncio.timeout(limit) as timer:
-            return await call(hook.function, *args, **kwargs)
+        return await call_within(limit, hook.function, *args, **kwargs)
+    except TooLate as error:
+        late = f"{hook} did not return within {limit:g} s (--sglang-router-request-timeout-secs)"
+        raise RolloutError(f"{subject}: {late}") from error
     except Exception as error:
-        if timer.expired():
-            what = f"did not return within {limit:g} s (--sglang-router-request-timeout-secs)"
-        else:
-            what = f"raised {type(error).__name__}: {error}"
-        raise RolloutError(f"{subject}: {hook} {what}") from error
+        raise RolloutError(f"{subject}: {hook} raised {type(error).__name__}: {error}") from error
 
 
 def accepts(function: Callable[..., Any], keyword: str) -> bool:
