@@ -12,10 +12,10 @@ from slime.rewards.math_text import CHARACTERS
 
 OPEN, CLOSE = "<think>", "</think>"
 _TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
-_TOKEN = re.compile(r"(?P<box>\\f?box(?:ed)?\s*\{)|\\boxed\s+(?P<word>[^\s{]\S*)|\\.|[{}]", re.DOTALL)
+_TOKEN = re.compile(r"(?P<box>\\f?box(?:ed)?\s*\{)|\\boxed(?:\s+(?P<word>[^\s{]\S*)|(?P<digits>\d+(?:[.,]\d+)*))|\\.|[{}]", re.DOTALL)
 _STATED = re.compile(
     r"(?:^|(?<=[.!?])\s)\W{0,4}(?:final answer\W{1,6})?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|my)\s)?"
-    r"(?:(?:(?:final|correct|right|best)\s)?(?:answer|choice|option)(?: is)?\W{0,4}?(?::|\bis\b)\**|####)"
+    r"(?:(?:(?:final|correct|right|best)\s)?(?:answer|choice|option)(?: is)?\W{0,4}?(?::|\bis\b)\**|final\**\s?:\**|####)"
     r"\s*(\S.{0,300})$",
     re.IGNORECASE,
 )
@@ -25,12 +25,16 @@ _HOPED = re.compile(r"(?<=\s)I hope (?:it|this) is correct\.?$")  # as Minerva's
 _ALTERNATIVE = re.compile(r"[\s$.,;:)(]*(?:or|oder|ou|vs)\b|\b(?:option|guess|alternative|candidate)\b", re.IGNORECASE)
 _JOINING = set("or and else either also possibly maybe perhaps alternatively if when otherwise for case text".split())
 _NAMED = re.compile(r"[A-Za-z]\w*\s*=")
+_NOT_SO = r"(?:(?!\b(?:so|thus|hence|therefore|but)\b)[^.!?:\n]){0,30}"  # up to a conclusion
 _DENIED = re.compile(
     r"(?:\bif\b[^.!?\n]{0,40}\b(?:were|was)"
     r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of"
     r"|\b(?:anything|everything|all) (?:but|except)|\bother than"
     r"|\b(?:more|less|fewer|greater|larger|smaller) than"
-    r"|\b(?:wrong|incorrect|mistakes?|suppose|assume)\b[^.!?:\n]{0,30}"
+    rf"|\b(?:(?:wrong|incorrect|mistakes?|suppose|assume|nobody|no one)\b"
+    rf"|(?:false|untrue|unlikely|doubtful|doubt) (?:that|if|whether)\b){_NOT_SO}"
+    r"|\b(?:far from|nowhere near|between\s[^!?\n]{1,30}\sand)"
+    r"|\b(?:answer|result)\b[^.!?\n]{0,20}\b(?:at least|at most|up to|above|below|under|over|from\s[^!?\n]{1,20}\sto)"
     r"|(?:^|[.!?\n])\W{0,4}(?:wrong|incorrect|false)\b.{0,20}:)"
     r"(?:\s+(?:be|equals?|equal to|the answer))*[\s$:(]*$",
     re.IGNORECASE,
@@ -39,9 +43,14 @@ _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|scratch that|on second thoughts?|correction|sorry|oops|i mean|mistaken?"
     r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not|too|my first)"
     r"|(?:just )?(?:kidding|joking)|nope|(?:ignore|disregard|forget) (?:that|this|it)|let me re-?\w+"
+    r"|(?:is|are|was|were|be|seems?|looks?|sounds?)(?: [\w']{1,20}){0,3} (?:wrong|incorrect|false)"
+    r"|(?:also|equally|just as) (?:possible|right|correct|valid|plausible|acceptable)|[$})\d] also (?:works?|fits?)"
+    r"|(?:could|might|may) (?:also|well|instead|just as well) be|do(?:n't| not) (?:think|believe)"
     r"|(?:is|was|does|did|ca|could)n't|cannot|(?:does|did) not|fails?|contradict\w*|hm+|however"
     r"|but\b[^.!?\n]{0,60}\b(?:must|should|not))\b|(?:^|[.,!?\n])\s{0,9}no\b|\bno\W{0,9}(?:\Z|[.!:\n])|\A[\s$*]*\?"
-    r"|\A[\s$*]*\(\s*(?:wrong|incorrect|false|not)\b",
+    r"|\A[\s$*]*\(\s*(?:wrong|incorrect|false|not)\b|\A[\s$*]*(?:is|seems) (?:impossible|absurd|unlikely|doubtful)\b"
+    r"|\b(?:could|might|may) be(?: [-\\$\d]| (?-i:[A-Z])\b)"
+    r"|[.!?\n]\W{0,9}(?:(?:and|but|so|thus|hence|therefore|then|it's|that's)\W{1,3}){0,2}not\b",
     re.IGNORECASE,
 )
 _OR_ELSE = re.compile(
@@ -94,7 +103,7 @@ _BEGUN = re.compile(
     r"|(?<![A-Za-z])\\?(?:sqrt|log|ln|sin|cos|tan|exp)\s*(?:\\left\s?)?\(?"
     r"|(?i:\b(?:minus|negative|plus|times|twice)\s[\s$]*))$"
 )
-_WITHIN = re.compile(r"(?:[\^_}]|\\(?:[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)(?:\[[^\]]*\])?)\s*$")
+_WITHIN = re.compile(r"(?:[\^_}]|\\(?:[bx]?cancel|sout|[hv]?phantom|[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)(?:\[[^\]]*\])?)\s*$")
 _GOES_ON = re.compile(
     rf"\.?\d|[{_LETTER}](?![{_LETTER}])|‰|(?:\s|~|{_SPACE})*(?:\\(?:text|mathrm)\{{\s*)?"
     r"(?:million|billion|thousand|hundred|dozen)\b"
@@ -122,7 +131,7 @@ def after_thinking(response: str, prompt: Any = "") -> str | None:
 
 
 def has_box(text: str) -> bool:
-    return any(match["box"] or match["word"] for match in _TOKEN.finditer(text))
+    return any(match["box"] or match["word"] or match["digits"] for match in _TOKEN.finditer(text))
 
 
 def last_boxed(text: str) -> str | None:
@@ -134,7 +143,9 @@ def last_boxed(text: str) -> str | None:
     if not boxes:
         return None
     start, end = boxes[-1]
-    content = text[start:end].strip().rstrip("$ \t\n")
+    content = text[start:end].strip()
+    ended = content.rstrip("$ \t\n")
+    content = ended + content[len(ended) :][: (len(ended) - len(ended.rstrip("\\"))) % 2]  # 5\$ is an amount
     return content[:-1].rstrip() if content.endswith((".", ",")) and content[-2:-1] not in (".", ",") else content
 
 
@@ -160,6 +171,8 @@ def why_not_meant(text: str) -> str | None:
             return "it offers several answers"
     if _DENIED.search(text[max(0, command - 60) : command]):
         return "it says what the answer is not"
+    if _is_hidden(text, command, after):
+        return "the box is struck out, or in a comment"
     if takes_back(text[after:]):
         return "it takes its answer back"
     begun = _BEGUN.search(text[max(0, command - 80) : command].translate(_SIGNS))
@@ -201,6 +214,13 @@ def _joins(between: str) -> bool:
     return between.strip(" $") != "=" and set(words) <= _JOINING
 
 
+def _is_hidden(text: str, command: int, after: int) -> bool:
+    """Whether nobody would see the box, or see it struck out: `% ` of TeX and <!-- of HTML, ~~ of Markdown."""
+    line = text[text.rfind("\n", 0, command) + 1 : command].lstrip()
+    commented = line.startswith("%") or text.rfind("<!--", 0, command) > text.rfind("-->", 0, command)
+    return commented or (line.endswith("~~") and text.startswith("~~", after))
+
+
 def _is_within(text: str, command: int) -> bool:
     """Whether the box stands in the braces of a fraction, a root, an exponent."""
     depth = 0
@@ -216,8 +236,8 @@ def _boxes(text: str) -> list[tuple[int, int]]:
     boxes: list[tuple[int, int]] = []
     opened: list[int | None] = []  # braces not closed yet: where the content starts of those that are boxes
     for match in _TOKEN.finditer(text):
-        if match["word"]:
-            boxes.append(match.span("word"))
+        if name := next((name for name in ("word", "digits") if match[name]), None):
+            boxes.append(match.span(name))
         elif match["box"]:
             opened.append(match.end())
         elif match[0] == "{":

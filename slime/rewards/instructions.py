@@ -115,10 +115,14 @@ def _number_words(text: str, num_words: int, relation: str = "at least") -> bool
     return _compare(len(_words(text)), relation, num_words)
 
 
+_GOES_ON = re.compile(r"(?:\A|.*\W)(?:Mrs?|Ms|Dr|Prof|St|Rev|Gen|e\.g|i\.e|vs|cf)\.|[A-Z]\.", re.DOTALL)  # Dr. Li, J. K. Li
+
+
 @check("length_constraints:number_sentences")
 def _number_sentences(text: str, num_sentences: int, relation: str = "at least") -> bool:
-    sentences = [part for part in re.split(r"(?<=[.!?])[\"')\]]*\s+", text.strip()) if _words(part)]
-    return _compare(len(sentences), relation, num_sentences)
+    parts = [part for part in re.split(r"(?<=[.!?])[\"')\]]*\s+", text.strip()) if _words(part)]
+    ended = [part for part in parts[:-1] if not _GOES_ON.fullmatch(part)]
+    return _compare(len(ended + parts[-1:]), relation, num_sentences)
 
 
 @check("length_constraints:number_paragraphs")

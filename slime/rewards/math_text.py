@@ -33,6 +33,8 @@ _REWRITES = [
         (r"(?<!\\)\\[, ]|~|\\q?quad(?![a-zA-Z])", " "),
         (r"(?<!\\)\\[()\[\]]|(?<!\\)\$", " "),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
+        (r"\\binom\s*(\d)\s*(\d)(?!\d)", r"\\binom{\1}{\2}"),
         (r"\\(?:leq|leqslant)(?![a-zA-Z])|<=", r"\\le "),
         (r"\\(?:geq|geqslant)(?![a-zA-Z])|>=", r"\\ge "),
         (r"\\lt(?![a-zA-Z])", "<"),

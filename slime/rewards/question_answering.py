@@ -1,14 +1,15 @@
 """--rm-type f1 and em: answers in words, compared as SQuAD does (arXiv:1606.05250).
 
-Normalised: lower case, without punctuation, without the articles a, an and the, spaces made one. Unlike SQuAD's,
-numbers keep what tells them apart (-5 and 5, 1.5 and 15, 5% and 5), with a blank between or without, relations their
-sign (x < y and x > y), and what is nothing but punctuation and articles stays.
+Normalised: lower case, accents composed, without punctuation, without the articles a, an and the, spaces made one.
+Unlike SQuAD's, numbers keep what tells them apart (-5 and 5, 1.5 and 15, 5% and 5), with a blank between or without,
+relations their sign (x < y and x > y), and what is nothing but punctuation and articles stays.
 """
 
 from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from typing import Any
 
@@ -45,7 +46,7 @@ def _best(sample: Any, measure: Any, name: str) -> Verdict:
 
 
 def words(text: str) -> list[str]:
-    text = text.lower().replace("−", "-")
+    text = unicodedata.normalize("NFC", text.lower()).replace("−", "-")
     meant = [re.sub(r"\s|,(?=\d{3})", "", one) for one in _MEANT.findall(text)]
     plain = _ARTICLES.sub(" ", _MEANT.sub(" \ue000 ", text).translate(_PUNCTUATION)).split()
     return [meant.pop(0) if word == "\ue000" else word for word in plain] or text.split()

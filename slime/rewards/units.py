@@ -1,4 +1,5 @@
-"""Units after a number: "5 cm", "5\\text{ cm}^2", "90^\\circ", "\\$5", "5 apples" is none of them.
+"""Units after a number: "5 cm", "5\\text{ cm}^2", "90^\\circ", "\\$5"; of a plain number also "5 apples", any noun in
+the plural that is no number itself.
 
 Held: a unit that one side leaves out is no difference; two different units are, even where they could be converted.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from slime.rewards.math_text import plain_words
+from slime.rewards.math_text import number, plain_words
 
 _NAMES = {
     "length": "mm millimeter millimetre|cm centimeter centimetre|dm|m meter metre|km kilometer kilometre|in inch inche"
@@ -37,6 +38,13 @@ _AFTER = re.compile(
     r"(?P<ends>[\s$*)]*(?:[.,;!]|\Z))?)"
 )
 PER_CENT = r"\%"
+# What is counted, in the plural; not what says how many of it, or goes on.
+_COUNTED = re.compile(r"(?:[a-z]{3,19}(?<![sui])s|children|men|women)")
+_NUMBERED = re.compile(
+    r".*(?:[rnfhx]ths?|irds|illions)|halves|quarters|thousands|hundreds|tens|dozens|pairs|couples|scores|twins|grands"
+    r"|lakhs|crores|myriads|googols|ones|twos|threes|fours|fives|sixes|sevens|eights|nines|elevens|twelves|percents"
+    r"|(?:doubl|tripl|quadrupl)es|logs|sins|pis|equals|times|hers|theirs|ours|has|does|goes|perhaps|powers|squares|cubes"
+)
 _PERHAPS = re.compile("in|.")  # which may be words as well: units after a box only where the sentence ends with them
 _PART = re.compile(r"(?P<prefix>square |cubic |sq |cu )?(?P<name>[A-Za-z€£-]+)(?:\s*\^?\s*\{?(?P<power>-?[23])\}?)?")
 
@@ -48,8 +56,10 @@ def split_unit(text: str) -> tuple[str, str]:
     if text.endswith(r"\$"):
         return text[:-2].strip(), "dollar"
     explicit = _EXPLICIT.fullmatch(text)
-    if explicit and (spelled := _spelled(explicit["unit"].strip() + (explicit["power"] or ""))):
-        return explicit["value"].strip(), spelled
+    if explicit:
+        value, unit = explicit["value"].strip(), explicit["unit"].strip()
+        if spelled := _spelled(unit + (explicit["power"] or "")) or (not explicit["power"] and _counted(value, unit)):
+            return value, spelled
     match = _SPLIT.fullmatch(plain_words(text))
     if match is None or _ANGLE.search(match["value"]):
         return text, ""
@@ -58,7 +68,7 @@ def split_unit(text: str) -> tuple[str, str]:
         return match["value"].strip(), "degree"
     if not (match["space"] or len(unit) > 1):
         return text, ""
-    spelled = _spelled(unit)
+    spelled = _spelled(unit) or _counted(match["value"], unit)
     return (match["value"].strip(), spelled) if spelled else (text, "")
 
 
@@ -78,6 +88,12 @@ def unit_after(text: str) -> str:
     known = next((one for one in (words, words.partition(" per ")[0]) if _spelled(one)), "")
     doubtful = _PERHAPS.fullmatch(known) and (known != words or match["ends"] is None)
     return rf"\text{{ {known}}}" if known and not doubtful else ""
+
+
+def _counted(value: str, unit: str) -> str:
+    """The unit, where it is what a plain number counts; else ""."""
+    counted = _COUNTED.fullmatch(unit) and not _NUMBERED.fullmatch(unit) and number(value) is not None
+    return unit if counted else ""
 
 
 def _spelled(unit: str) -> str:
