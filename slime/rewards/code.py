@@ -29,7 +29,7 @@ from slime.rewards.verdict import Verdict, right, wrong
 SECONDS = 5.0  # a test
 MOST_SECONDS = 60.0  # all tests of an answer
 _PYTHON = ("python", "python3", "py")  # what may stand after the fence, if anything
-_OPENS = re.compile(r"^\s*```\s*([^\s`]*)[^`]*$|```(python3?|py)\s*$", re.IGNORECASE)
+_OPENS = re.compile(r"^\s*+```\s*+([^\s`]*+)[^`]*+$|```(python3?|py)\s*$", re.IGNORECASE)
 _APART = Path(apart.__file__).read_text(encoding="utf-8")
 
 

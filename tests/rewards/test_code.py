@@ -282,8 +282,9 @@ def test_which_block_is_the_program(response: str, program: str | None) -> None:
     assert last_program(response) == program
 
 
-@pytest.mark.parametrize("piece", ["```python\nx", "```", "``` ", "```\n", " ", "\n"])
+@pytest.mark.parametrize("piece", ["```python\nx", "```", "``` ", "```\n", " ", "\n", "a"])
 def test_the_program_is_found_in_linear_time(piece: str) -> None:
     began = time.process_time()
-    last_program("```python\n" + piece * (200_000 // len(piece)))
+    for before, after in ("```python\n", ""), ("```", "`"):
+        last_program(before + piece * (100_000 // len(piece)) + after)
     assert time.process_time() - began < 2
