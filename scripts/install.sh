@@ -111,7 +111,10 @@ run_stage() {
 
 pip_install() { # a stage that was interrupted may have left half a package, so it is done again from the start
     local name=$1 again=(); shift
-    [ "$name" != "$UNFINISHED" ] || again=(--force-reinstall --no-deps)
+    if [ "$name" = "$UNFINISHED" ]; then
+        again=(--force-reinstall)
+        [ $KIND = gpu ] || again+=(--no-deps)  # the lists for the CPU are complete
+    fi
     run_stage "$name" ${COMMAND:-pip} "${again[@]}" "$@"
 }
 
@@ -190,8 +193,12 @@ LOG=$VENV/install.log
 UNFINISHED=$(cat "$VENV/.slime-stage" 2>/dev/null || true)
 NO_DEPS=$(mktemp -d)
 MEGATRON=$NO_DEPS/megatron.txt OTHERS=$NO_DEPS/others.txt
-grep '^megatron-core==' requirements/cpu-nodeps.txt > "$MEGATRON"
-grep -v '^megatron-core==' requirements/cpu-nodeps.txt > "$OTHERS"
+case $KIND in cpu) LIST=requirements/cpu-nodeps.txt ;; gpu) LIST=requirements/gpu.txt ;; esac
+grep '^megatron-core==' $LIST > "$MEGATRON"
+grep -v '^megatron-core==' $LIST > "$OTHERS"
+install_megatron() { # it says that it needs Python 3.12, and ships for 3.11
+    pip_install "Megatron-core" --no-deps --ignore-requires-python -r "$MEGATRON"
+}
 
 FOR_TESTS=()
 [ -z "$DEV" ] || FOR_TESTS=(-r requirements/dev.txt -r requirements/trackers.txt)
@@ -199,12 +206,12 @@ if [ $KIND = cpu ]; then
     STAGES=6
     COMMAND=torch_for_cpu pip_install "torch for the CPU" "$(grep '^torch==' requirements/cpu.txt)"
     pip_install "SGLang, its router, xgrammar" --no-deps -r "$OTHERS"
-    # it says that it needs Python 3.12, and ships for 3.11
-    pip_install "Megatron-core" --no-deps --ignore-requires-python -r "$MEGATRON"
+    install_megatron
     pip_install "Ray, transformers and the rest" -r requirements/cpu.txt "${FOR_TESTS[@]}"
 else
-    STAGES=3
-    pip_install "SGLang, Megatron-core, Ray for CUDA" -r requirements/gpu.txt "${FOR_TESTS[@]}"
+    STAGES=4
+    pip_install "SGLang, Ray and the rest for CUDA" -r "$OTHERS" "${FOR_TESTS[@]}"
+    install_megatron
 fi
 pip_install "slime" --no-deps --no-build-isolation --editable .
 run_stage "checking what is installed" "$VENV/bin/python" -m slime.doctor --imports

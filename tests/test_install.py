@@ -140,6 +140,28 @@ def test_an_interrupt_while_the_environment_is_made_is_one_line(tmp_path, how, s
     )
 
 
+def test_for_gpus_megatron_comes_by_itself_since_it_says_that_it_needs_python_3_12(venv):
+    """While the other packages' dependencies are found, pip would find no version of it for 3.11."""
+    given = install("--gpu", str(venv))
+    assert given.returncode == 0, given.stderr
+    made = [call for call in calls(venv) if " -r " in call]
+    alone = [call for call in made if "megatron.txt" in call]
+    assert len(made) == 2 and len(alone) == 1 and "--no-deps --ignore-requires-python" in alone[0]
+    assert not any("requirements/gpu.txt" in call or "--no-deps" in call for call in made if call not in alone)
+
+
+def test_for_gpus_an_interrupted_stage_finds_what_its_packages_need_again(venv):
+    (venv / ".slime-stage").write_text("SGLang, Ray and the rest for CUDA")
+    install("--gpu", str(venv))
+    again = [call for call in calls(venv) if "--force-reinstall" in call]
+    assert len(again) == 1 and "--no-deps" not in again[0]
+
+
+def test_an_image_takes_megatron_by_itself_as_well():
+    steps = (ROOT / "docker" / "Dockerfile").read_text()
+    assert "--no-deps --ignore-requires-python" in steps and "-r requirements/gpu.txt" not in steps
+
+
 def test_what_tests_need_is_added_to_what_is_there(venv):
     install(str(venv))
     calls(venv)
