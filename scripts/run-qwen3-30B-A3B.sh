@@ -29,6 +29,7 @@ done
 ((NUM_NODES >= 1 && GPUS_PER_NODE >= 1)) || die "NUM_NODES and GPUS_PER_NODE must be at least 1"
 ((NODE_RANK < NUM_NODES)) || die "NODE_RANK is $NODE_RANK, but nodes are numbered 0 to $((NUM_NODES - 1))"
 command -v "$PYTHON" >/dev/null || die "there is no $PYTHON; activate the environment or set PYTHON"
+PATH=$(cd "$(dirname "$(command -v "$PYTHON")")" && pwd):$PATH  # where its ray is, too
 
 # What config.json says as well; compared with it, so that a wrong model directory is noticed.
 MODEL_ARGS=(

@@ -208,6 +208,21 @@ def test_options_after_the_scripts_own_win(script):
     assert "learning rate 2e-06" in script("--check", "--lr", "2e-6").stdout
 
 
+def test_ray_is_that_of_the_environment_whose_python_is_taken_activated_or_not(script, tmp_path):
+    for name, text in {"python": f'exec {sys.executable} "$@"', "ray": 'echo "its ray: $*"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "token").write_text("x")
+    node = {
+        "NUM_NODES": "2",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
+    }
+    done = script(**node, PYTHON=str(tmp_path / "python"), PATH="/usr/bin:/bin")
+    assert "its ray: start --address 10.0.0.1:6379" in done.stdout, done.stderr
+
+
 def test_the_script_tells_what_is_wrong_by_status_2(script):
     done = script("--check", "--num-layers", "47")
     assert done.returncode == 2 and "states 47, but config.json says 48" in done.stderr
