@@ -25,7 +25,13 @@ async def grade(args: Any, sample: Any, *, evaluation: bool = False) -> Reward:
     if args.custom_rm_path:
         reward = await call_custom(args, sample, sample.name)
     else:
-        reward = (await judged(args, sample, rm_type_of(args, sample))).reward
+        rm_type = rm_type_of(args, sample)
+        try:
+            reward = (await judged(args, sample, rm_type)).reward
+        except RewardError:
+            raise
+        except Exception as error:  # a disk that is full, say
+            raise RewardFailure(sample.name, f"{rm_type} raised {type(error).__name__}: {error}") from error
     score(sample.name, reward, reward_key(args, evaluation))
     return reward
 

@@ -7,6 +7,7 @@ own; `isolation` says whether it does. The program may read whatever files this 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -14,16 +15,23 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import IO
 
+log = logging.getLogger(__name__)
+
 MEMORY = 1 << 30  # bytes of address space
 FILE_SIZE = 16 << 20  # bytes, of any file and of the output
 PROCESSES = 256  # of this user, which root is not held to
+LOOKS = 100  # for what a program goes on starting
+PROBE_S = 30
+NOT_CUT_OFF = "NOT CUT OFF from network, files and processes, as this machine does not let us unshare"
 _NAMESPACES = ("--user", "--map-root-user", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child")
 # What becomes of the process before it becomes the program. It ends in a second namespace of users, in which nothing
 # that was done to the mounts can be undone.
@@ -113,12 +121,12 @@ def isolation() -> str:
     limits = "time, memory and file size limited"
     if _unshare():
         return f"{limits}; no network, no others' sockets, devices or processes, no files to write but its own"
-    return f"{limits}; NOT CUT OFF from network, files and processes, as this machine does not let us unshare"
+    return f"{limits}; {NOT_CUT_OFF}"
 
 
 def _run(program: str, stdin: str, seconds: float, unshare: str | None, link: socket.socket | None = None) -> Ran:
     with (
-        tempfile.TemporaryDirectory(prefix="slime-code-") as folder,
+        _folder() as folder,
         _file(program) as text,
         _file(stdin) as given,
         tempfile.TemporaryFile() as output,
@@ -147,14 +155,71 @@ def _run(program: str, stdin: str, seconds: float, unshare: str | None, link: so
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            if not unshare:
+                _end(folder)
         return Ran(status, _text(output), _text(errors), time.monotonic() - start)
 
 
-@cache
+def _end(folder: str) -> None:
+    """Ends the processes that have left the session of a program: each began with its environment, or is in its
+    directory."""
+    for _ in range(LOOKS):
+        found = False
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):  # of others, or it has ended since
+                handle = os.pidfd_open(int(pid))
+                try:
+                    if int(pid) != os.getpid() and _is_of(folder, pid):
+                        found = True
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+                finally:
+                    os.close(handle)
+        if not found:
+            return
+
+
+def _is_of(folder: str, pid: str) -> bool:
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        if f"HOME={folder}".encode() in file.read().split(b"\0"):
+            return True
+    return (os.readlink(f"/proc/{pid}/cwd") + "/").startswith(folder + "/")
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """A directory that is removed whatever a program has made in it, however deep or closed."""
+    folder = tempfile.mkdtemp(prefix="slime-code-")
+    try:
+        yield folder
+    finally:
+        try:
+            os.rmdir(folder)  # as it is where the program had one in its own namespace
+        except OSError:
+            subprocess.run(["sh", "-c", 'chmod -R u+rwX "$0"; rm -rf "$0"', folder], stderr=subprocess.DEVNULL)
+
+
 def _unshare() -> str | None:
     """The command that enters namespaces, if this machine lets us do all that is asked of it."""
+    with _asking, suppress(TimeoutError):
+        return _may_unshare()
+    return None
+
+
+_asking = threading.Lock()
+
+
+@cache
+def _may_unshare() -> str | None:
+    """Raises TimeoutError where the machine is too busy to tell; it is asked again then."""
     unshare = shutil.which("unshare")
-    return unshare if unshare and _run("print('in')", "", 30, unshare).output == "in\n" else None
+    for _ in range(2 if unshare else 0):
+        ran = _run("print('in')", "", PROBE_S, unshare)
+        if ran.status is None:
+            raise TimeoutError
+        if ran.output == "in\n":
+            return unshare
+    log.warning("programs in answers are %s", NOT_CUT_OFF)
+    return None
 
 
 def _file(text: str) -> IO[bytes]:

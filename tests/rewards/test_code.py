@@ -6,7 +6,10 @@ import asyncio
 import json
 import re
 import socket
+import tempfile
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -208,6 +211,65 @@ def test_what_a_program_is_cut_off_from(program: str, says: str, tmp_path) -> No
     ran = sandbox.run(program.format(outside=tmp_path / "new"), "", 20)
     assert says in ran.output + ran.errors
     assert list(tmp_path.iterdir()) == []
+
+
+def living(folder: Path) -> list[str]:
+    """Processes whose environment has a directory below `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"HOME={folder}".encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+    return found
+
+
+@pytest.fixture
+def not_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As on a machine that allows no namespaces; what programs have is below the path."""
+    monkeypatch.setattr(sandbox, "_unshare", lambda: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("own", ["", "os.environ.clear(); ", "os.chdir('/'); "])
+def test_without_namespaces_a_process_that_left_the_session_is_ended_too(not_isolated: Path, own: str) -> None:
+    program = f"import os, time\nfor _ in range(3):\n    if os.fork() == 0:\n        {own}os.setsid(); time.sleep(600)"
+    for end in ("", "\ntime.sleep(600)"):
+        sandbox.run(program + end, "", 1.0)
+        assert living(not_isolated) == []
+    assert list(not_isolated.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["for _ in range(3000): os.mkdir('d'); os.chdir('d')", "os.mkdir('d'); os.mkdir('d/e'); os.chmod('d', 0)"],
+)
+def test_no_directory_is_too_deep_or_closed_to_be_removed(not_isolated: Path, program: str) -> None:
+    ran = sandbox.run(f"import os\n{program}", "", 20)
+    assert ran.status == 0, ran.errors
+    assert list(not_isolated.iterdir()) == []
+
+
+def test_a_machine_too_busy_to_tell_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = [sandbox.Ran(None, "", "", 30.0), sandbox.Ran(0, "in\n", "", 0.1)]
+    monkeypatch.setattr(sandbox, "_run", lambda *_: ran.pop(0))
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: name)
+    sandbox._may_unshare.cache_clear()
+    try:
+        assert [sandbox._unshare(), sandbox._unshare(), sandbox._unshare()] == [None, "unshare", "unshare"]
+    finally:
+        sandbox._may_unshare.cache_clear()
+
+
+def test_a_machine_that_lets_nobody_unshare_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setattr(sandbox, "_run", lambda *_: sandbox.Ran(1, "", "unshare: no", 0.1))
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: name)
+    sandbox._may_unshare.cache_clear()
+    try:
+        assert [sandbox._unshare(), sandbox._unshare()] == [None, None]
+    finally:
+        sandbox._may_unshare.cache_clear()
+    assert len(caplog.records) == 1 and "NOT CUT OFF" in caplog.text
 
 
 @isolated

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from slime.data.sample import Sample, Status
-from slime.rewards import RewardError, settle
+from slime.rewards import RewardError, RewardFailure, settle
+from slime.rewards.catalogue import GRADERS
 from slime.rewards.hub import grade
 from tests.rewards import hooks
 
@@ -62,6 +63,15 @@ def test_nothing_says_how_to_grade():
         run(args_of(), sample_of())
     with pytest.raises(RewardError, match=NAME + "there is no reward type 'exactmatch', only exact_match, math, "):
         run(args_of(), sample_of(metadata={"rm_type": "exactmatch"}))
+
+
+def test_whatever_a_built_in_grader_raises_names_the_sample_and_is_a_failure(monkeypatch):
+    def full(args, sample):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(GRADERS, "em", full)
+    with pytest.raises(RewardFailure, match=NAME + r"em raised OSError: \[Errno 28\] No space left on device"):
+        run(args_of(rm_type="em"), sample_of(response="7", label="7"))
 
 
 def test_random_depends_on_the_seed_and_the_sample_and_is_even():
