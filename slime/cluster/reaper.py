@@ -174,7 +174,7 @@ def _end(run_id: str) -> list[int]:
         waited = time.monotonic() - began
         killed.update(_signal(run_id, signal.SIGKILL, spare_trackers=waited < _TRACKERS_S))
         if waited > _KILL_S:
-            raise TimeoutError(f"run {run_id}: processes {members(run_id)} survive SIGKILL")
+            raise TimeoutError(f"processes {members(run_id)} survive SIGKILL")
     return sorted(killed)
 
 
@@ -385,11 +385,12 @@ def clear_dead_runs() -> list[str]:
             record = Record.read(directory)
             with _locked(directory / _RECORD, fcntl.LOCK_EX) as dead:
                 if dead:
-                    done += [
-                        f"an earlier run that had not ended in order ({record.run_id}): {line}"
-                        for line in [*record.sweep(grace=0.0), "cleared its remains"]
-                    ]
-        except FileNotFoundError:  # it has ended since
+                    try:
+                        lines = [*record.sweep(grace=0.0), "cleared its remains"]
+                    except TimeoutError as error:  # nobody can end those, and this run is not theirs
+                        lines = [f"{error}; what it has stays"]
+                    done += [f"an earlier run that had not ended in order ({record.run_id}): {line}" for line in lines]
+        except (FileNotFoundError, NotADirectoryError):  # it has ended since, or is no run's
             continue
     return done
 
