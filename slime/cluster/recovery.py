@@ -177,7 +177,10 @@ class Recovery:
             self.serve([control], "the weights of its own model")
 
     def _route(self) -> None:
-        """Tells the router which engines serve."""
+        """Tells the router which engines serve. While one is started again, which the same thread does, nobody waits for
+        that: it is told when it is up."""
+        if any(router.down for router in self.routers):
+            return
         serving = [engine.control for engine in self.engines if engine.control is not None and engine.serves]
         wait(self.rollouts.serve(serving, ROUTING_S), "the router to know its engines", RESTART_S)
 
