@@ -6,8 +6,10 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -224,11 +226,12 @@ def living(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def not_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def not_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """As on a machine that allows no namespaces; what programs have is below the path."""
     monkeypatch.setattr(sandbox, "_unshare", lambda: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+    yield tmp_path
+    subprocess.run(["rm", "-rf", tmp_path], check=True)  # pytest itself would fail at what is too deep
 
 
 @pytest.mark.parametrize("own", ["", "os.environ.clear(); ", "os.chdir('/'); "])
