@@ -177,8 +177,8 @@ class Recovery:
             self.serve([control], "the weights of its own model")
 
     def _route(self) -> None:
-        """Tells the router which engines serve. While one is started again, which the same thread does, nobody waits for
-        that: it is told when it is up."""
+        """Tells the router which engines serve. While one is started again, by the same thread, nobody waits
+        for that: it is told when it is up."""
         if any(router.down for router in self.routers):
             return
         serving = [engine.control for engine in self.engines if engine.control is not None and engine.serves]
