@@ -12,10 +12,13 @@ from slime.rewards.math_text import CHARACTERS
 
 OPEN, CLOSE = "<think>", "</think>"
 _TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
-_TOKEN = re.compile(r"(?P<box>\\f?box(?:ed)?\s*\{)|\\boxed(?:\s+(?P<word>[^\s{]\S*)|(?P<digits>\d+(?:[.,]\d+)*))|\\.|[{}]", re.DOTALL)
+_TOKEN = re.compile(
+    r"(?P<box>\\f?box(?:ed)?\s*\{)|\\boxed(?:\s+(?P<word>[^\s{]\S*)|(?P<digits>\d+(?:[.,]\d+)*))|\\.|[{}]", re.DOTALL
+)
 _STATED = re.compile(
     r"(?:^|(?<=[.!?])\s)\W{0,4}(?:final answer\W{1,6})?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|my)\s)?"
-    r"(?:(?:(?:final|correct|right|best)\s)?(?:answer|choice|option)(?: is)?\W{0,4}?(?::|\bis\b)\**|final\**\s?:\**|####)"
+    r"(?:(?:(?:final|correct|right|best)\s)?(?:answer|choice|option)(?: is)?\W{0,4}?(?::|\bis\b)\**|final\**\s?:\**"
+    r"|####)"
     r"\s*(\S.{0,300})$",
     re.IGNORECASE,
 )
@@ -103,7 +106,10 @@ _BEGUN = re.compile(
     r"|(?<![A-Za-z])\\?(?:sqrt|log|ln|sin|cos|tan|exp)\s*(?:\\left\s?)?\(?"
     r"|(?i:\b(?:minus|negative|plus|times|twice)\s[\s$]*))$"
 )
-_WITHIN = re.compile(r"(?:[\^_}]|\\(?:[bx]?cancel|sout|[hv]?phantom|[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)(?:\[[^\]]*\])?)\s*$")
+_WITHIN = re.compile(
+    r"(?:[\^_}]|\\(?:[bx]?cancel|sout|[hv]?phantom|[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)"
+    r"(?:\[[^\]]*\])?)\s*$"
+)
 _GOES_ON = re.compile(
     rf"\.?\d|[{_LETTER}](?![{_LETTER}])|‰|(?:\s|~|{_SPACE})*(?:\\(?:text|mathrm)\{{\s*)?"
     r"(?:million|billion|thousand|hundred|dozen)\b"

@@ -115,7 +115,8 @@ def _number_words(text: str, num_words: int, relation: str = "at least") -> bool
     return _compare(len(_words(text)), relation, num_words)
 
 
-_GOES_ON = re.compile(r"(?:\A|.*\W)(?:Mrs?|Ms|Dr|Prof|St|Rev|Gen|e\.g|i\.e|vs|cf)\.|[A-Z]\.", re.DOTALL)  # Dr. Li, J. K. Li
+# What ends in a full stop and no sentence does: Dr. Li, J. K. Li
+_GOES_ON = re.compile(r"(?:\A|.*\W)(?:Mrs?|Ms|Dr|Prof|St|Rev|Gen|e\.g|i\.e|vs|cf)\.|[A-Z]\.", re.DOTALL)
 
 
 @check("length_constraints:number_sentences")

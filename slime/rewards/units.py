@@ -41,7 +41,7 @@ PER_CENT = r"\%"
 # What is counted, in the plural; not what says how many of it, or goes on.
 _COUNTED = re.compile(r"(?:[a-z]{3,19}(?<![sui])s|children|men|women)")
 _NUMBERED = re.compile(
-    r".*(?:[rnfhx]ths?|irds|illions)|halves|quarters|thousands|hundreds|tens|dozens|pairs|couples|scores|twins|grands"
+    r".*(?:(?:[rnfhxd]|ie)ths|illions)|thirds|halves|quarters|thousands|hundreds|tens|dozens|pairs|couples|scores|twins|grands"
     r"|lakhs|crores|myriads|googols|ones|twos|threes|fours|fives|sixes|sevens|eights|nines|elevens|twelves|percents"
     r"|(?:doubl|tripl|quadrupl)es|logs|sins|pis|equals|times|hers|theirs|ours|has|does|goes|perhaps|powers|squares|cubes"
 )
