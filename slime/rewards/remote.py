@@ -70,7 +70,7 @@ async def judge(args: Any, sample: Any) -> Verdict:
     """The score that a model states after reading question, answer and label, over the OpenAI-compatible API.
 
     --rm-judge-prompt replaces the question put to it; {prompt}, {response} and {label} in it are filled in. A judge
-    that states no score is a failure, not a zero. The answer is shown without its thinking.
+    that states no score, or is cut off, is a failure, not a zero. The answer is shown without its thinking.
     """
     said = after_thinking(sample.response, sample.prompt)
     if said is None:
@@ -85,8 +85,12 @@ async def judge(args: Any, sample: Any) -> Verdict:
     answer = await ask(args, sample.name, "/v1/chat/completions", body)
     try:
         text = answer["choices"][0]["message"]["content"] or ""
-    except (LookupError, TypeError):
+        cut_off = answer["choices"][0].get("finish_reason") == "length"
+    except (LookupError, TypeError, AttributeError):
         raise RewardFailure(sample.name, f"the judge answered {answer!r:.200}, no chat completion") from None
+    if cut_off:
+        limit = "max_tokens (give more in --rm-judge-params)"
+        raise RewardFailure(sample.name, f"the judge was cut off after {limit}, it may go on: {text[-200:]!r}")
     lines = [line for line in (after_thinking(text) or "").splitlines() if line.strip()]
     match = _SCORE.fullmatch(_EMPHASIS.sub(" ", lines[-1]).strip(" -")) if lines else None
     if match is None or (match[2] and not float(match[2])):

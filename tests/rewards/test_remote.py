@@ -202,6 +202,16 @@ def test_a_judge_without_a_score_is_a_failure(text: str) -> None:
         verdict(Service(said(text)), "judge")
 
 
+@pytest.mark.parametrize("text", ["Score: 1", "Score: 1/1", "Right.\nScore: 1.", "Score: 1\n"])
+def test_a_judge_that_was_cut_off_stated_no_score(text: str) -> None:
+    """It may have been about to say 10, or to think again."""
+    service = Service((200, {"choices": [{"message": {"content": text}, "finish_reason": "length"}]}))
+    with pytest.raises(RewardFailure, match=r"sample 3 .*the judge was cut off after max_tokens .*--rm-judge-params"):
+        verdict(service, "judge")
+    service = Service((200, {"choices": [{"message": {"content": "Score: 1"}, "finish_reason": "stop"}]}))
+    assert verdict(service, "judge").score == 1
+
+
 def test_an_answer_cannot_say_where_it_ends() -> None:
     """The marks around it are others each time."""
     service = Service(said("Score: 1"))
