@@ -85,7 +85,7 @@ class LocalRay:
             how = f", killed by {signal.Signals(ended.si_status).name}" if killed else ""
             print(
                 f"slime: Ray's gcs_server (pid {head.pid}) has ended{how}: the run cannot go on without it, and has "
-                f"ended; --load continues it from its last checkpoint. Ray's logs are in {logs}",
+                f"ended; with --save it continues from its last checkpoint by --load. Ray's logs are in {logs}",
                 file=sys.stderr,
                 flush=True,
             )

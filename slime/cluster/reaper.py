@@ -27,12 +27,13 @@ import re
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,18 +57,21 @@ _RECORD = "run.json"
 def home() -> Path:
     """The directory of this user's run records and Ray sessions on this machine; nobody else can look into it.
 
-    Raises PermissionError when it belongs to somebody else.
+    Raises OSError when it can't be made, is no directory, or belongs to somebody else.
     """
     name = f"slime-{os.getuid()}"
     longest = len(f"/{name}/0123456789ab-1234567/ray0/sockets/plasma_store.1")
     base = tempfile.gettempdir()
     path = Path(base if len(base) + longest <= _SOCKET_PATH_LIMIT else "/tmp") / name
-    path.mkdir(mode=0o700, exist_ok=True)
-    owner = path.lstat()
-    if owner.st_uid != os.getuid() or not path.is_dir() or path.is_symlink():
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    there = path.lstat()
+    if there.st_uid != os.getuid():
         raise PermissionError(
-            f"{path} belongs to another user (uid {owner.st_uid}); set TMPDIR to a directory of your own"
+            f"{path} belongs to another user (uid {there.st_uid}): set TMPDIR to a directory of yours"
         )
+    if not stat.S_ISDIR(there.st_mode):
+        raise NotADirectoryError(f"{path} should be a directory of slime's, and is none: move it away, or set TMPDIR")
     path.chmod(0o700)
     return path
 

@@ -21,11 +21,15 @@ import signal
 import socket
 import sys
 import tempfile
-from contextlib import ExitStack
+import threading
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray._private import services
+from ray._raylet import GcsClient
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from slime.cluster import reaper
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from slime.config import Config
 
 _JOIN_S = 60.0
+_ANSWER_S = 30.0
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the placement says who sees which GPU, not Ray
@@ -70,8 +75,11 @@ class Session:
 
     def __enter__(self) -> Session:
         self.logs.mkdir(parents=True, exist_ok=True)
-        for line in reaper.clear_dead_runs():
-            print(f"slime: {line}", file=sys.stderr)
+        try:
+            for line in reaper.clear_dead_runs():
+                print(f"slime: {line}", file=sys.stderr)
+        except OSError as error:
+            raise RayStartError(f"cannot keep the records of runs: {error}") from error
         try:
             self._interrupt.catch()
             self._undo.callback(self._interrupt.release)
@@ -151,10 +159,31 @@ class _NodeGuard:
 
 
 def _knock(address: str) -> None:
-    """Raises OSError if nobody answers at `host:port`: Ray itself would try for minutes."""
+    """Raises OSError if no Ray answers at `host:port` or `auto`: Ray itself would try for minutes, deaf to Ctrl+C."""
+    if address == "auto":
+        found = services.canonicalize_bootstrap_address(address)
+        if found is None:
+            raise ConnectionError("no cluster runs on this machine")
+        address = found
     host, _, port = address.rpartition(":")
-    if port.isdigit() and "//" not in address:
+    if not port.isdigit() or "//" in address:
+        return
+    try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConnectionError(f"{address}: {error}") from error
+    asking = threading.Thread(target=_ask, args=(address,), name="asks Ray's head", daemon=True)
+    asking.start()
+    deadline = time.monotonic() + _ANSWER_S
+    while asking.is_alive():  # and in between, signals are heard
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{address} takes connections, but has not answered as Ray does for {_ANSWER_S:g} s")
+        asking.join(0.2)
+
+
+def _ask(address: str) -> None:
+    with suppress(Exception):  # whatever is wrong with an answer, `ray.init` says it better
+        GcsClient(address=address)
 
 
 def _close_guards(guards: list[Any]) -> None:

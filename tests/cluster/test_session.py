@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from slime.cluster import reaper
+from slime.cluster import reaper, session
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60
@@ -251,6 +252,46 @@ def test_a_cluster_that_does_not_answer_is_said_at_once_and_leaves_nothing(tmp_p
     )
     assert f"cannot join the Ray cluster at RAY_ADDRESS={address}: " in ended.stderr
     assert "Connection refused" in ended.stderr.splitlines()[-1]
+
+
+def test_who_takes_connections_and_does_not_answer_as_ray_does_is_said(monkeypatch):
+    monkeypatch.setattr(session, "_ANSWER_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(TimeoutError, match=f"{address} takes connections, but has not answered as Ray does"):
+            session._knock(address)
+
+
+def test_a_cluster_that_is_to_be_found_and_does_not_answer_is_said(monkeypatch):
+    """As a run of ours that goes on beside, whose cluster is for nobody else."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    monkeypatch.setattr(session.services, "canonicalize_bootstrap_address", lambda asked: address)
+    with pytest.raises(ConnectionError, match=f"{address}: .*Connection refused"):
+        session._knock("auto")
+    monkeypatch.setattr(session.services, "canonicalize_bootstrap_address", lambda asked: None)
+    with pytest.raises(ConnectionError, match="no cluster runs on this machine"):
+        session._knock("auto")
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link"])
+def test_records_that_cannot_be_kept_are_one_line(tmp_path, kind):
+    base = Path(tempfile.mkdtemp())  # short enough for sockets, or another is taken
+    place = base / f"slime-{os.getuid()}"
+    place.touch() if kind == "a file" else place.symlink_to(tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.cluster.driver", str(tmp_path / "run"), "serve"],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(base)}, capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    said = f"cannot keep the records of runs: {place} should be a directory of slime's, and is none: move it away"
+    assert said in ended.stderr.splitlines()[-1]
+
+
+def test_what_is_no_record_of_a_run_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(reaper.tempfile, "tempdir", str(tmp_path))
+    (reaper.home() / "note").touch()
+    assert reaper.clear_dead_runs() == []
+    assert (reaper.home() / "note").exists()
 
 
 def test_a_cluster_without_the_gpus_that_are_asked_for_is_said(tmp_path):
