@@ -256,7 +256,7 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
 
 
 def _eval(c: Config, model: Architecture | None) -> Iterator[str]:
-    if c.eval_interval is None:
+    if c.eval_interval is None or not c.has_engines:
         return
     first = "" if c.skip_eval_before_train else "before the first rollout and "
     yield f"{first}every {_n(c.eval_interval, 'rollout')}, {_n(c.n_samples_per_eval_prompt, 'sample')} a prompt"

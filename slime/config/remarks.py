@@ -70,6 +70,8 @@ def remarks(c: Config, model: Architecture | None, ranks: int) -> Iterator[str]:
         yield "--log-probs-chunk-size 0 has no effect: as with -1, all logits are in memory at once."
     if c.eval_prompt_data and c.eval_interval is None:
         yield "--eval-prompt-data is not used without --eval-interval."
+    if c.loss_type == "sft_loss":
+        yield from _of_demonstrations(c)
     if c.global_batch_size % ranks and not c.debug_rollout_only:
         yield f"The global batch is not a multiple of {ranks} data-parallel ranks: some have a sample less, and wait."
     if c.max_weight_staleness and not (c.use_rollout_logprobs or c.use_tis or c.use_mis):
@@ -124,6 +126,13 @@ def _of_the_learning_rate(c: Config) -> Iterator[str]:
             f"--lr-warmup-iters {c.lr_warmup_iters} is longer than the run, which has {steps:,} optimizer"
             f" step{'' if steps == 1 else 's'}: the learning rate never reaches --lr."
         )
+
+
+def _of_demonstrations(c: Config) -> Iterator[str]:
+    if c.eval_interval is not None:
+        yield "--eval-interval has no effect with --loss-type sft_loss: there are no engines to evaluate by."
+    if c.n_samples_per_prompt > 1:
+        yield f"--n-samples-per-prompt: each demonstration is {c.n_samples_per_prompt} times in its batch."
 
 
 def _of_lengths(c: Config, model: Architecture | None) -> Iterator[str]:

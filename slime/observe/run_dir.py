@@ -157,7 +157,8 @@ class RunDir:
         latest = self.path.parent / LATEST
         if latest.exists() and not latest.is_symlink():
             raise RunDirError(f"{latest} should be a link to the newest run, but something else is there: move it away")
-        if latest.exists() and not (latest / self.metrics_file.name).is_file():
+        marks = (self.metrics_file, self.ledger_file, self.lock_file)  # a run that measured nothing has no metrics
+        if latest.exists() and not any((latest / mark.name).is_file() for mark in marks):
             raise RunDirError(
                 f"{latest} should be a link to the newest run, but it leads to {latest.readlink()}, which holds none:"
                 " rename it, or name a --run-dir in another place"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -61,14 +62,26 @@ def make_trackers(options: TrackerOptions, run: RunDir) -> list[Tracker]:
     """Those that `options` ask for; W&B shows the configuration that was saved in the run directory, which has no
     secrets.
 
-    Raises TrackerError for a package that is not installed or a W&B that cannot be logged in to.
+    Raises TrackerError for a package that is not installed, a directory that can't be written to, or a W&B that cannot
+    be logged in to.
     """
     trackers: list[Tracker] = []
     if options.use_tensorboard:
-        trackers.append(TensorBoard(_tensorboard_directory(options, run)))
+        trackers.append(TensorBoard(_writable(_tensorboard_directory(options, run), "--use-tensorboard")))
     if options.use_wandb:
+        _writable(Path(options.wandb_dir) if options.wandb_dir else run.path, "--use-wandb")
         trackers.append(WandB(options, run))
     return trackers
+
+
+def _writable(directory: Path, option: str) -> Path:
+    """Makes it if need be: what trackers raise of it, some of them in a thread, does not say whose it is."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return directory
+    except OSError as error:
+        raise TrackerError(f"{option}: cannot write to {directory}: {error.strerror}") from error
 
 
 class TensorBoard:
@@ -106,12 +119,10 @@ class WandB:
         settings = {"console": "off", "silent": True, "finish_timeout": WANDB_FINISH_S}
         settings |= {"api_key": options.wandb_key} if options.wandb_key else {}
         settings |= {"base_url": options.wandb_host} if options.wandb_host else {}
-        directory = Path(options.wandb_dir) if options.wandb_dir else run.path
-        directory.mkdir(parents=True, exist_ok=True)
         try:
             self._run = wandb.init(
                 mode=options.wandb_mode,
-                dir=directory,
+                dir=options.wandb_dir or run.path,
                 entity=options.wandb_team,
                 project=options.wandb_project or "slime",
                 group=group,

@@ -45,6 +45,15 @@ def dense(tmp_path: Path) -> Path:
             "--micro-batch-size 2 --use-dynamic-batch-size --max-tokens-per-gpu 9",
             "--micro-batch-size has no effect with --use-dynamic-batch-size: tokens are counted, not samples.",
         ),
+        (
+            "--loss-type sft_loss --eval-interval 2 --eval-prompt-data a a.jsonl --n-samples-per-prompt 1"
+            " --num-steps-per-rollout 1 --global-batch-size 4",
+            "--eval-interval has no effect with --loss-type sft_loss: there are no engines to evaluate by.",
+        ),
+        (
+            "--loss-type sft_loss --n-samples-per-prompt 8 --num-steps-per-rollout 4 --global-batch-size 8",
+            "--n-samples-per-prompt: each demonstration is 8 times in its batch.",
+        ),
         ("--sequence-parallel", "--sequence-parallel has no effect without --tensor-model-parallel-size above 1."),
         ("--fp8-recipe tensorwise", "--fp8-recipe has no effect without --fp8-format."),
         (

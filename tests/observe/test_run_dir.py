@@ -145,6 +145,14 @@ def test_somebody_elses_link_called_latest_is_left_alone(tmp_path):
     assert (tmp_path / "latest").readlink().name == "run"
 
 
+def test_a_run_that_had_nothing_to_do_is_no_bar_to_the_next(tmp_path):
+    first = RunDir.create(tmp_path / "first")
+    first.point_latest()
+    LineFile(first.metrics_file).close()  # leaves no file without a line
+    RunDir.create(tmp_path / "second").point_latest()
+    assert (tmp_path / "latest").readlink().name == "second"
+
+
 def test_something_else_called_latest_is_left_alone(tmp_path):
     (tmp_path / "latest").mkdir()
     with pytest.raises(RunDirError, match="move it away"):

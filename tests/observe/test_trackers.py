@@ -115,6 +115,15 @@ def test_missing_package_is_said_with_what_to_install(run, monkeypatch, option, 
         make_trackers(options(**{option: True}), run)
 
 
+@pytest.mark.parametrize("option", ["use_tensorboard", "use_wandb"])
+def test_directory_that_cannot_be_made_is_said_with_its_option(run, tmp_path, monkeypatch, option):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "file" / "tb"))
+    given = {option: True, "wandb_dir": str(tmp_path / "file" / "wandb")}
+    with pytest.raises(TrackerError, match=f"--{option.replace('_', '-')}: cannot write to .*: Not a directory"):
+        make_trackers(options(**given), run)
+
+
 # -- Weights & Biases. An offline run is a LevelDB log of protobuf records; W&B has no reader of it for Python.
 
 BLOCK, HEADER, FULL, FIRST, LAST = 32768, 7, 1, 2, 4
