@@ -115,9 +115,9 @@ _GOES_ON = re.compile(
     r"(?:million|billion|thousand|hundred|dozen)\b"
     rf"|(?:~|\{{,\}}|{_SPACE})\s*\d|\s+(?:plus|minus|times)\s[\s$]*-?[\d\\]"
     r"|[\s$]*(?:to|–|—|→|\\to|\\rightarrow|[<>]=?|!=|≠)[\s$]*-?[\d\\]|\s*[<>]=?\s*[A-Za-z](?![A-Za-z>])"
-    r"|[\s$]*\\(?:[lg]eq?|lt|gt|neq?)(?![a-z])|\*{1,2}[\d\\(]|\*{1,2}[A-Za-z](?![A-Za-z])|\s*\*\s+[\w\\(]"
+    r"|[ \t$]*\\(?:[lg]eq?|lt|gt|neq?)(?![a-z])|\*{1,2}[\d\\(]|\*{1,2}[A-Za-z](?![A-Za-z])|\s*\*\s+[\w\\(]"
     r"|\s*(?:_|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|[-−]\s?[\d\\(]|,\s*\$?-?\d)"
-    r"|(?:[\s$})]|\\right|\\\))*(?:\^(?!\s*\{?\\circ)"
+    r"|(?:\s*|(?:[ \t$})]|\\right|\\\))*)(?:\^(?!\s*\{?\\circ)"
     rf"|\\(?:cdot|times|div|pm|mp|{_GREEK}|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z]))"
 )
 
