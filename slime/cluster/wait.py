@@ -88,7 +88,7 @@ def wait(
     """
     single = isinstance(refs, ray.ObjectRef)
     asked: list[ray.ObjectRef] = [refs] if single else list(refs)
-    pending = list(dict.fromkeys(asked))
+    pending = dict.fromkeys(asked)  # a set that keeps its order: there may be many
     over: set[ray.ObjectRef] = set()  # of those who are watched
     began, clock = time.monotonic(), time.strftime("%H:%M:%S")
     values: dict[ray.ObjectRef, Any] = {}
@@ -96,19 +96,21 @@ def wait(
         watched = [ref for ref in watch() if ref not in over and ref not in pending]
         left = began + timeout - time.monotonic()
         if left <= 0:
-            raise stalled(what, pending, len(values) + len(pending), timeout, clock)
-        ready, _ = ray.wait(pending + watched, num_returns=1, timeout=min(_POLL_S, left))
+            raise stalled(what, list(pending), len(values) + len(pending), timeout, clock)
+        refs = [*pending, *watched]
+        ray.wait(refs, num_returns=1, timeout=min(_POLL_S, left))
         interrupt.check()
-        for ref in ready:
+        for ref in ray.wait(refs, num_returns=len(refs), timeout=0)[
+            0
+        ]:  # all of them, before anybody is looked at again
             try:
                 values[ref] = ray.get(ref)
             except (RayError, Exception) as error:  # RayTaskError(X) also inherits from X, whatever X is
                 failure = _Failure(ref, error, 0, is_watched=ref in watched)
-                others = [other for other in pending + watched if other != ref]
+                others = [other for other in [*pending, *watched] if other != ref]
                 raise _blame(what, failure, others, watched) from None
             over.add(ref)
-            if ref in pending:
-                pending.remove(ref)
+            pending.pop(ref, None)
     results = [values[ref] for ref in asked]
     return results[0] if single else results
 
@@ -260,5 +262,7 @@ def log_file(ref: ray.ObjectRef) -> Path | None:
 
 def _log_file(actor: dict[str, Any]) -> Path | None:
     pid = actor.get("Pid")
+    if not pid or actor["Address"]["NodeID"] != ray.get_runtime_context().get_node_id():
+        return None  # elsewhere somebody else may have the pid
     logs = Path(ray._private.worker._global_node.get_logs_dir_path()).resolve()
-    return next(iter(sorted(logs.glob(f"worker-*-{pid}.err"))), None) if pid else None
+    return next(iter(sorted(logs.glob(f"worker-*-{pid}.err"))), None)

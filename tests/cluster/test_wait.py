@@ -13,6 +13,7 @@ import pytest
 import ray
 
 from slime.cluster import progress
+from slime.cluster import wait as waits
 from slime.cluster.pulse import Pulse
 from slime.cluster.wait import ActorFailed, Stalled, wait
 from slime.observe import Console
@@ -58,6 +59,20 @@ def test_values_come_in_the_form_and_order_that_was_asked_for(session, workers):
     assert isinstance(pid, int)
     assert wait([slow, fast, slow], "both", 60) == ["slept", pid, "slept"]
     assert wait([], "nothing", 60) == []
+
+
+def test_of_many_that_are_done_all_are_taken_before_others_are_looked_at_again(session):
+    looks = []
+    asked = [ray.put(number) for number in range(100)]
+    assert wait(asked, "many", 60, watch=lambda: looks.append(1) or ()) == list(range(100))
+    assert len(looks) <= 3, "the time of a wait goes with the square of the ranks"
+
+
+def test_the_log_of_a_process_on_another_machine_is_not_looked_for_here(session, workers):
+    there = waits._actor(workers[0].pid.remote())
+    assert waits._log_file(there).name.endswith(f"-{there['Pid']}.err")
+    there["Address"]["NodeID"] = "0" * 56  # where a pid may be the same
+    assert waits._log_file(there) is None
 
 
 def test_a_stall_says_who_waits_for_whom_since_when(session, workers):
