@@ -194,7 +194,8 @@ class Placement:
 
     def release(self) -> None:
         """Gives the devices back. The end of the session does so as well."""
-        remove_placement_group(self.group)
+        if not self.group.is_empty:
+            remove_placement_group(self.group)
 
 
 def place(plan: Plan, session: Session, timeout: float = 60.0) -> Placement:
@@ -207,6 +208,8 @@ def place(plan: Plan, session: Session, timeout: float = 60.0) -> Placement:
         time.sleep(0.5)
     if lack:
         raise PlacementError(lack)
+    if not plan.bundles:  # engines elsewhere, and no training
+        return Placement((), (), (), PlacementGroup.empty())
     group = placement_group([{session.resource: size} for size in plan.bundles], strategy="PACK")
     if not group.wait(max(1.0, deadline - time.monotonic())):
         free = ray.available_resources().get(session.resource, 0)

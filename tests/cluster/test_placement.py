@@ -125,3 +125,9 @@ def test_more_than_there_is_is_said_at_once_and_what_there_is_can_be_had(session
         place(plan(1, 2, alike(0, 1), 8, False), session, timeout=1)
     first.release()
     place(plan(1, 2, alike(2, 1), 8, False), session).release()
+
+
+def test_engines_elsewhere_and_no_training_take_no_device(session):
+    of_none = place(plan(0, 8, [], 8, False), session)
+    assert (of_none.train, of_none.engines, of_none.critic) == ((), (), ())
+    of_none.release()
