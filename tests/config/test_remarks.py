@@ -47,7 +47,7 @@ def dense(tmp_path: Path) -> Path:
         ),
         (
             "--loss-type sft_loss --eval-interval 2 --eval-prompt-data a a.jsonl --n-samples-per-prompt 1"
-            " --num-steps-per-rollout 1 --global-batch-size 4",
+            " --rollout-batch-size 24",
             "--eval-interval has no effect with --loss-type sft_loss: there are no engines to evaluate by.",
         ),
         (
