@@ -61,6 +61,7 @@ class RunDir:
         self.logs = path / "logs"
         self.samples = path / "samples"
         self.checkpoints = path / "checkpoints"
+        self.tensorboard, self.wandb = path / "tensorboard", path / "wandb"  # where a run is told to use them
         self._lock: IO[str] | None = None  # while it is open nobody else goes on with this run
         self._made: list[Path] = []  # by `create`, in this order
 
@@ -161,7 +162,7 @@ class RunDir:
         if latest.exists() and not any((latest / mark.name).is_file() for mark in marks):
             raise RunDirError(
                 f"{latest} should be a link to the newest run, but it leads to {latest.readlink()}, which holds none:"
-                " rename it, or name a --run-dir in another place"
+                " remove this link, or name a --run-dir in another place"
             )
         return latest
 

@@ -150,7 +150,7 @@ class WandB:
 
 def _tensorboard_directory(options: TrackerOptions, run: RunDir) -> Path:
     """In the run directory, or in $TENSORBOARD_DIR, where a cluster's dashboard looks; by project and experiment."""
-    base = Path(os.environ.get("TENSORBOARD_DIR") or run.path / "tensorboard")
+    base = Path(os.environ.get("TENSORBOARD_DIR") or run.tensorboard)
     return base.joinpath(*filter(None, (options.tb_project_name, options.tb_experiment_name)))
 
 

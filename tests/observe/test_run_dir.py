@@ -93,9 +93,10 @@ def test_directory_with_other_files_is_refused_and_left_as_it_is(tmp_path):
     assert [path.name for path in directory.iterdir()] == ["notes.txt"]
 
 
-def test_directory_into_which_a_launcher_logs_is_taken(tmp_path):
-    (tmp_path / "run" / "logs").mkdir(parents=True)
-    (tmp_path / "run" / "logs" / "launch.log").touch()
+def test_directory_into_which_a_launcher_or_the_trackers_of_a_failed_start_wrote_is_taken(tmp_path):
+    for name in ("logs", "tensorboard", "wandb"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+        (tmp_path / "run" / name / "a.log").touch()
     assert RunDir.create(tmp_path / "run").metrics_file.exists()
 
 
