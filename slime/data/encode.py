@@ -102,9 +102,9 @@ class ConversationEncoder:
 
     Where the template marks {% generation %} blocks, these are what the assistant says. Other templates are asked: in
     one message after another its words are replaced by a probe, and the text that changes is that message's; rendered
-    as the last message, it shows what the template writes after these words. Its turn begins after the header that the
-    generation prompt writes and ends with the first end-of-turn token. Nothing of this depends on how the template
-    renders earlier turns (some cut the thinking out of them).
+    as the last message, it shows what the template writes after these words. Its turn begins after what the generation
+    prompt writes between the message before and these words, and ends with the first end-of-turn token. Nothing of this
+    depends on how the template renders earlier turns (some cut the thinking out of them).
 
     Some templates write nothing after the last turn, but models of theirs stop at the header of whoever speaks next:
     that token is appended then.
@@ -152,7 +152,38 @@ class ConversationEncoder:
                 as_last = render([*before, message])
                 _, words_as_last = difference(as_last, render([*before, probed]))
                 end = words + common_prefix(text[words:], as_last[words_as_last:])
-            yield Turn(self._turns.begin(text, begin), words, end)
+            yield Turn(self._turn_begins(text, begin, messages, i, tools), words, end)
+
+    def _turn_begins(
+        self, text: str, words: int, messages: Messages, i: int, tools: list[dict[str, Any]] | None
+    ) -> int:
+        """Where the turn of message i begins, whose words are at `words`: after the last header since the words of the
+        message before, or, where the template writes none (after the result of a tool, say), after all that it writes
+        for the model to go on from there."""
+        header, lead = self._turns.header, self._turns.lead
+        if lead and text.endswith(lead, 0, words):
+            return words - len(lead) + len(header)
+        spoken, probed = self._said_before(text, messages, i, tools)
+        begin = text.rfind(header, spoken, words) if header else -1
+        if begin >= 0:
+            return begin + len(header)
+        _, probe, prompted = self._template.render(probed, tools, add_generation_prompt=True).rpartition(PROBE)
+        if header and (not probe or header in prompted):
+            shown = text[max(0, words - 40) : words]
+            raise DataError(f"a turn of the assistant does not begin with {header!r} as others do, but after {shown!r}")
+        return spoken + len(prompted) if probe and text.startswith(prompted, spoken, words) else words
+
+    def _said_before(
+        self, text: str, messages: Messages, i: int, tools: list[dict[str, Any]] | None
+    ) -> tuple[int, Messages]:
+        """Where the words of the last message before i that is shown end, and the messages before i with a probe in
+        place of these words."""
+        for before in range(i - 1, -1, -1):
+            probed = [*messages[:before], with_probe(messages[before]), *messages[before + 1 :]]
+            changed = self._template.render(probed, tools, add_generation_prompt=False)
+            if changed != text:
+                return difference(text, changed)[1], probed[:i]
+        return 0, messages[:i]
 
     def _encoded(self, prompt: Prompt, text: str, turns: list[Turn], encoding: Encoding) -> Encoded:
         ids, offsets = encoding.ids, encoding.offsets
@@ -200,18 +231,6 @@ class Turns:
     lead: str  # then, what the template writes between the message before and the assistant's words
     earlier_end_ids: frozenset[int]  # tokens that end a turn with others after it
     end_ids: frozenset[int]  # these, and tokens that end the conversation's last turn
-
-    def begin(self, text: str, words: int) -> int:
-        """Where the turn begins whose words are at `words`."""
-        if not self.header:
-            return words - len(self.lead) if text.endswith(self.lead, 0, words) else words
-        header = text.rfind(self.header, 0, words)
-        if header < 0:
-            shown = text[max(0, words - 40) : words]
-            raise DataError(
-                f"a turn of the assistant does not begin with {self.header!r} as others do, but after {shown!r}"
-            )
-        return header + len(self.header)
 
 
 def learn_turns(template: ChatTemplate, tokenizer: Tokenizer) -> Turns:

@@ -1,7 +1,7 @@
 """Chat templates of the kinds that models come with.
 
-These are our own. They do what those of Qwen3, Llama 3.1 and GLM 4.5 are known to do, and are not those: no installed
-package has them, and tests download nothing. test_encode.py has the one published template that there is.
+These are our own. They do what those of Qwen3, Llama 3.1, GLM 4.5 and DeepSeek V3.1 are known to do, and are not those:
+no installed package has them, and tests download nothing. test_encode.py has the one published template that there is.
 """
 
 TEXT_ALONE = """\
@@ -153,6 +153,28 @@ GLM = """\
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|assistant|>' }}
+{%- endif %}"""
+
+# As DeepSeek V3.1's: one header for all turns after a question, whatever tools say between them; arguments are texts.
+ONE_HEADER = """\
+{{- bos_token }}
+{%- set ns = namespace(asked=false) %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {{- ('<|assistant|></think>' if ns.asked else '') + message.content }}
+        {%- for call in message.tool_calls or [] %}
+            {{- '<tool_call>' + call.function.name + ' ' + call.function.arguments + '</tool_call>' }}
+        {%- endfor %}
+        {{- eos_token }}
+    {%- elif message.role == 'tool' %}
+        {{- '<tool_response>' + message.content + '</tool_response>' }}
+    {%- else %}
+        {{- '<|' + message.role + '|>' + message.content }}
+    {%- endif %}
+    {%- set ns.asked = message.role == 'user' %}
+{%- endfor %}
+{%- if add_generation_prompt and ns.asked %}
+    {{- '<|assistant|></think>' }}
 {%- endif %}"""
 
 # Knows no generation prompt; the end token closes the assistant's turns only.

@@ -108,6 +108,51 @@ def test_a_turn_of_nothing_but_tool_calls(load, content):
     check(load, templates.THINKING, messages, ["<think>\n\n</think>\n\n" + calls])
 
 
+@pytest.mark.parametrize("results", [["2"], ["2", "two"]], ids=["one result", "two results"])
+@pytest.mark.parametrize("words", ["", "I'll add"])
+def test_results_of_tools_are_not_said_where_the_answer_follows_them_without_a_header(load, words, results):
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    tool = [{"role": "tool", "content": result} for result in results]
+    messages = [USER, assistant(words, tool_calls=[call]), *tool, assistant("two"), AGAIN]
+    messages += [assistant("", tool_calls=[call]), *tool, assistant("", tool_calls=[call]), *tool, assistant("<think>")]
+    calls = '<tool_call>add {"a": 1}</tool_call></s>'
+    runs = [words + calls, "two</s>", calls, calls, "<think></s>"]
+    check(load, templates.ONE_HEADER, messages, runs, stops=("</s>",))
+
+
+def test_a_header_that_a_tool_writes_opens_no_turn(load):
+    tool = {"role": "tool", "content": "<|assistant|></think>2"}
+    check(load, templates.ONE_HEADER, [USER, assistant("a"), tool, assistant("b")], ["a</s>", "b</s>"], ("</s>",))
+    template = templates.THINKING.replace("'<think>\\n' + reasoning", "'<think>\\n' + loop.index ~ reasoning")
+    tool = {"role": "tool", "content": "<|im_start|>assistant\n2"}
+    runs = ["<think>\n2\n</think>\n\na<|im_end|>", "<think>\n4\n</think>\n\nb<|im_end|>"]
+    check(load, template, [USER, assistant("a"), tool, assistant("b")], runs)
+
+
+def test_two_turns_under_one_header(load):
+    messages = [USER, assistant("2"), assistant("I mean 2"), AGAIN, assistant("yes")]
+    tokenizer, encoder = load(templates.ONE_HEADER, ("</s>",))
+    (encoded,) = encoder.encode([Prompt(messages, "here")])
+    assert trained_runs(tokenizer, encoded) == ["2</s>I mean 2</s>", "yes</s>"]
+
+
+def test_a_turn_without_the_header_that_the_model_is_given_there_is_refused(load):
+    template = templates.ONE_HEADER.replace("add_generation_prompt and ns.asked", "add_generation_prompt")
+    messages = [USER, assistant("2"), {"role": "tool", "content": "two"}, assistant("yes")]
+    shown = (
+        r"a turn of the assistant does not begin with '<\|assistant\|></think>' as others do, but after '.*two</tool_re"
+    )
+    with pytest.raises(DataError, match=f"^sft.jsonl:3: {shown}"):
+        load(template, ("</s>",))[1].encode([Prompt(messages, "sft.jsonl:3")])
+
+
+def test_a_call_is_trained_from_its_mark_where_there_is_no_generation_prompt(load):
+    call = "'<tool_call>' + message.tool_calls[0].function.name if message.tool_calls else message.content"
+    template = templates.INSTRUCT.replace("' ' + message.content", f"({call})")
+    messages = [USER, assistant("", tool_calls=[CALL]), AGAIN, assistant("yes")]
+    check(load, template, messages, ["<tool_call>add</s>", "yes</s>"], stops=("</s>",))
+
+
 def test_thinking_that_the_template_takes_out_of_earlier_turns(load):
     """Case 15: assistant text re-rendered by the template. Trained is what the rendered conversation shows."""
     messages = [USER, assistant("<think>\n1+1\n</think>\n\n2"), AGAIN, assistant("<think>\nhm\n</think>\n\nyes")]
