@@ -20,6 +20,7 @@ from slime.config.hooks import load_hook
 from slime.data.batch import Batch, Step
 from slime.data.numbers import as_array
 from slime.data.sample import Sample, SampleError, Status
+from slime.rollout.hooks import keeping_numbers
 from slime.rollout.scores import FAILURE
 from slime.rollout.types import RolloutError, untaken
 
@@ -45,7 +46,9 @@ def columns(
     convert = load_hook(CONVERT, config.custom_convert_samples_to_train_data_path)
     if convert is None:
         return training_data(samples, raw_rewards, rewards)
-    return _completed(convert(config, samples), samples)
+    with keeping_numbers(samples, convert):
+        data = convert(config, samples)
+    return _completed(data, samples)
 
 
 def removed_because(samples: Sequence[Sample], data: Mapping[str, Sequence[Any]] | None) -> Iterator[str | None]:

@@ -9,6 +9,7 @@ from slime.data.source import DataSource
 from slime.rollout.collect import Collector
 from slime.rollout.evaluate import evaluate
 from slime.rollout.generator import Generator, Job
+from slime.rollout.hooks import keeping_numbers
 from slime.rollout.sampling import Sampling
 from slime.rollout.stream import Stream
 from slime.rollout.types import RolloutFnEvalOutput, RolloutFnTrainOutput, flatten
@@ -36,8 +37,11 @@ def generate_rollout(
         collected = generator.run(generator.stream.take(rollout_id, generator.weight_version))
     sample_filter = load_hook("--rollout-sample-filter-path", args.rollout_sample_filter_path)
     if sample_filter is not None:
-        sample_filter(args, flatten(collected.batch))
+        samples = flatten(collected.batch)
+        with keeping_numbers(samples, sample_filter):
+            sample_filter(args, samples)
     process = load_hook("--rollout-all-samples-process-path", args.rollout_all_samples_process_path)
     if process is not None:
-        process(args, collected.finished, data_source)
+        with keeping_numbers(flatten(collected.finished), process):
+            process(args, collected.finished, data_source)
     return RolloutFnTrainOutput(collected.batch, collected.metrics())

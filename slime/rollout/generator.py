@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -30,7 +31,7 @@ from slime.inference.control import EngineControl, call_all
 from slime.inference.errors import InferenceError
 from slime.rewards import settle
 from slime.rewards.threads import in_thread
-from slime.rollout.hooks import accepts, ask
+from slime.rollout.hooks import accepts, ask, keeping_numbers, renumbered
 from slime.rollout.loop import EventLoop, all_of
 from slime.rollout.responses import begin, grow, mask_all
 from slime.rollout.sampling import Sampling, seeds
@@ -259,7 +260,8 @@ class Generator:
         """One sample by the user's function, which may make several of it; graded at once, unless its group is."""
         keywords = {"evaluation": job.evaluation} if accepts(custom.function, "evaluation") else {}
         limit = job.args.sglang_router_request_timeout_secs
-        name = sample.name
+        given = copy(sample)
+        name = given.name
         async with self._custom_at_once:
             if job.stopped:
                 sample.status = Status.ABORTED
@@ -269,7 +271,7 @@ class Generator:
         if not isinstance(members, list) or not members or not all(isinstance(member, Sample) for member in members):
             raise RolloutError(f"{name}: {custom} returned {made!r:.200}, not a Sample or a list of them")
         for member in members:
-            adopt(member, sample)
+            adopt(member, given, custom)
         if is_cut_short(members) and not job.stopped:
             raise RolloutError(f"{name}: {custom} returned it aborted, and nobody has stopped it")
         if not (job.args.group_rm or (job.stopped and is_cut_short([made]))):
@@ -280,7 +282,8 @@ class Generator:
         """Grades what has no reward yet."""
         ungraded = [sample for sample in flatten([members]) if sample.reward is None]
         if ungraded:
-            outcomes = await settle(job.args, ungraded, evaluation=job.evaluation)
+            with keeping_numbers(ungraded, f"--custom-rm-path {job.args.custom_rm_path}"):
+                outcomes = await settle(job.args, ungraded, evaluation=job.evaluation)
             for sample, outcome in zip(ungraded, outcomes, strict=True):
                 record(sample, outcome, drop=job.args.rm_failure_policy == "drop")
 
@@ -293,20 +296,24 @@ class Generator:
             return member
         limit = job.args.sglang_router_request_timeout_secs
         keywords = {"rollout_id": job.rollout_id, "evaluation": job.evaluation}
-        replaced = await ask(hook, member.name, limit, job.args, member, **keywords)
+        given = copy(member)
+        replaced = await ask(hook, given.name, limit, job.args, member, **keywords)
         if replaced is None:
-            return member
+            replaced = member
         if not isinstance(replaced, Sample):
-            raise RolloutError(f"{member.name}: {hook} returned {replaced!r:.200}, not a Sample or None")
-        adopt(replaced, member)
+            raise RolloutError(f"{given.name}: {hook} returned {replaced!r:.200}, not a Sample or None")
+        adopt(replaced, given, hook)
         return replaced
 
 
-def adopt(made: Sample, sample: Sample) -> None:
-    """What a user's function made of `sample` stays that sample, where it does not say what it is."""
+def adopt(made: Sample, given: Sample, hook: Hook) -> None:
+    """What a user's function made of the sample that it was `given` stays that sample, where it does not say what it
+    is. Raises RolloutError where it says that it is another."""
     for name in ("group_index", "index", "rollout_id"):
         if getattr(made, name) is None:
-            setattr(made, name, getattr(sample, name))
+            setattr(made, name, getattr(given, name))
+    if made.index != given.index:
+        raise RolloutError(renumbered(given.name, hook, made.index))
 
 
 def is_cut_short(group: Group) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from slime.config.hooks import Hook
+from slime.data.sample import Sample
 from slime.rewards.threads import TooLate, call_within
 from slime.rollout.types import RolloutError
 
@@ -21,6 +23,21 @@ async def ask(hook: Hook, subject: str, limit: float, *args: Any, **kwargs: Any)
         raise RolloutError(f"{subject}: {late}") from error
     except Exception as error:
         raise RolloutError(f"{subject}: {hook} raised {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def keeping_numbers(samples: Sequence[Sample], function: Hook | str) -> Iterator[None]:
+    """While a user's function sees the samples. Raises RolloutError, with its name, where it gives one of them another
+    number: the ledger would take it for another sample, and count this one as never finished."""
+    before = [(sample, sample.index, sample.name) for sample in samples]
+    yield
+    for sample, number, name in before:
+        if sample.index != number:
+            raise RolloutError(renumbered(name, function, sample.index))
+
+
+def renumbered(name: str, function: Hook | str, number: int | None) -> str:
+    return f"{name}: {function} has made its index {number}: leave it as it is, the ledger knows the sample by it"
 
 
 def accepts(function: Callable[..., Any], keyword: str) -> bool:

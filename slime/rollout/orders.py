@@ -18,7 +18,7 @@ from slime.data.source import DataSource
 from slime.inference.client import Generation
 from slime.rewards.threads import in_thread
 from slime.rollout.generator import Generator, Job, is_waiting
-from slime.rollout.hooks import ask
+from slime.rollout.hooks import ask, keeping_numbers
 from slime.rollout.metrics import request_metrics
 from slime.rollout.types import DynamicFilterOutput, Group, RolloutError, flatten
 
@@ -155,7 +155,9 @@ class Orders:
 
     async def _filtered(self, filter_: Hook, group: Group) -> DynamicFilterOutput:
         args = self.job.args
-        output = await ask(filter_, _name(group), args.sglang_router_request_timeout_secs, args, flatten([group]))
+        samples, limit = flatten([group]), args.sglang_router_request_timeout_secs
+        with keeping_numbers(samples, filter_):
+            output = await ask(filter_, _name(group), limit, args, samples)
         keep, reason = getattr(output, "keep", output), getattr(output, "reason", None)
         if keep is None or isinstance(keep, str):
             raise RolloutError(f"{_name(group)}: {filter_} returned {output!r:.200}, not a bool or DynamicFilterOutput")

@@ -14,6 +14,7 @@ from slime.config import Config
 from slime.config.hooks import load_hook
 from slime.data.sample import Sample, SampleError
 from slime.rewards import Outcome, score
+from slime.rollout.hooks import keeping_numbers
 from slime.rollout.types import RolloutError, whole_ids
 
 FAILURE, RETRIES = "reward_failure", "reward_retries"  # in a sample's metadata, where there is something to say
@@ -56,7 +57,8 @@ def rewards_for_training(config: Config, samples: Sequence[Sample]) -> tuple[np.
         )
     post_process = load_hook(POST_PROCESS, config.custom_reward_post_process_path)
     if post_process is not None:
-        pair = post_process(config, samples)
+        with keeping_numbers(samples, post_process):
+            pair = post_process(config, samples)
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise RolloutError(f"{post_process} returned a {type(pair).__name__}, not raw rewards and rewards")
         raw, rewards = pair

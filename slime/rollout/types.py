@@ -57,15 +57,20 @@ def check_groups(groups: Any, path: str) -> None:
         raise RolloutError(f"{function} returned a {type(groups).__name__}, not a list of groups of samples")
     seen: set[int] = set()
     place_of: dict[int, int] = {}  # of a group's number
+    member_of: dict[int, tuple[int, int]] = {}  # of a sample's: its group's place, and its own there
     for place, group in enumerate(groups):
         if not isinstance(group, Sequence) or isinstance(group, str):
             raise RolloutError(f"{function}: group {place} is a {type(group).__name__}, not a list of samples")
-        for member in group:
+        for i, member in enumerate(group):
             for sample in [member] if isinstance(member, Sample) else member:
                 if not isinstance(sample, Sample):
                     raise RolloutError(f"{function}: group {place} holds a {type(sample).__name__}, not a Sample")
-                number = sample.group_index
-                if id(sample) in seen or (number is not None and place_of.setdefault(number, place) != place):
+                number, index = sample.group_index, sample.index
+                if (
+                    id(sample) in seen
+                    or (number is not None and place_of.setdefault(number, place) != place)
+                    or (index is not None and member_of.setdefault(index, (place, i)) != (place, i))
+                ):
                     raise RolloutError(f"{function}: {sample.name} is in the batch twice")
                 seen.add(id(sample))
 

@@ -11,7 +11,7 @@ from slime.rollout.types import RolloutError, check_eval, check_groups
 from tests.rollout.samples import finished
 
 FIRST, SECOND, OTHER = (finished(i, [3, 4], group=g, reward=0.0) for i, g in ((0, 0), (1, 0), (2, 1)))
-AGAIN = finished(0, [3, 4], group=0, reward=0.0)
+AGAIN, ELSEWHERE = (finished(0, [3, 4], group=g, reward=0.0) for g in (0, 2))  # copies
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,9 @@ def test_groups_as_they_should_be(groups: list[Any]) -> None:
         ([[FIRST], [FIRST]], r"mine\.generate: sample 0 \(group 0, .*\) is in the batch twice"),
         ([[OTHER, OTHER]], r"sample 2 .* is in the batch twice"),
         ([[FIRST], [AGAIN]], r"sample 0 .* is in the batch twice"),
+        ([[FIRST, AGAIN]], r"sample 0 .* is in the batch twice"),
+        ([[FIRST], [ELSEWHERE]], r"sample 0 \(group 2, .*\) is in the batch twice"),
+        ([[FIRST, [OTHER, AGAIN]]], r"sample 0 .* is in the batch twice"),
         ([FIRST, SECOND], "group 0 is a Sample, not a list of samples"),
         ([[FIRST], "text"], "group 1 is a str, not a list of samples"),
         ([[FIRST, [OTHER, "text"]]], "group 0 holds a str, not a Sample"),
