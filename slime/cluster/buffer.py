@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
 
 from slime.config import Config
 from slime.config.checkpoint_dir import DATA
@@ -27,6 +27,17 @@ from slime.rollout.producer import open_source
 ANSWER_S = 120.0
 TELL_S = 0.2  # notes wait so long for others, for a call takes Ray about as long as noting a hundred samples
 Note = tuple[str, tuple[Any, ...]]  # a method of a Journal, and what it was told
+
+
+class BufferGone(ActorUnavailableError):
+    """The buffer's process does not answer any more. An error of ours: the user's function that asked it is not to
+    blame, and says nothing of its own."""
+
+    def __init__(self, actor_id: str, message: str) -> None:
+        RayActorError.__init__(self, actor_id, message)
+
+    def __reduce__(self) -> tuple[type[BufferGone], tuple[str, str]]:
+        return BufferGone, (self.actor_id, self.error_msg)
 
 
 class BufferActor:
@@ -172,6 +183,12 @@ class Buffer:
                 f"{self.name} has not answered {what} for {ANSWER_S:g} s: its data source hangs, or the disk of the"
                 " run's directory"
             ) from None
+        except RayActorError as error:
+            raise BufferGone(error.actor_id, str(error)) from None
+        except RayTaskError as error:
+            if type(error.cause).__module__.startswith("slime."):
+                raise error.cause from None
+            raise
 
     def _send_late(self) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from slime.data.outcome import outcomes
 from slime.data.recording import write_rollout
 from slime.data.sample import Sample
 from slime.data.source import DataSource, PromptSource
+from slime.data.users_source import open_users_source
 from slime.inference.control import EngineControl
 from slime.rollout.convert import Scratch, assemble, columns, removed_because
 from slime.rollout.engine_load import EngineLoad
@@ -35,11 +36,12 @@ from slime.rollout.types import (
 
 
 def open_source(config: Config) -> DataSource:
-    """Of --data-source-path, else the prompts of --prompt-data. Raises DataError for prompts that are not sound."""
+    """Of --data-source-path, else the prompts of --prompt-data. Raises DataError for prompts, or a source, that are not
+    sound."""
     if config.load_debug_rollout_data is not None:
         return NoPrompts()
-    make_source = load_hook("--data-source-path", config.data_source_path) or PromptSource.from_config
-    return make_source(config)
+    make = load_hook("--data-source-path", config.data_source_path)
+    return PromptSource.from_config(config) if make is None else open_users_source(make, config)
 
 
 class Producer:

@@ -26,6 +26,13 @@ class Counting:
         return 8
 
 
+class Failing(Counting):
+    """As one is that asks a server which has gone."""
+
+    def get_samples(self, n: int) -> list[list[Sample]]:
+        raise ConnectionError("db gone")
+
+
 class Hanging(Counting):
     """As one is that waits for a file server."""
 

@@ -6,7 +6,9 @@ Takes 5 s.
 from __future__ import annotations
 
 import io
+import os
 import resource
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,7 @@ from slime.cluster.job import Job
 from slime.cluster.rollouts import RolloutActor
 from slime.cluster.wait import ActorFailed, Stalled, wait
 from slime.config import Config, load
+from slime.config.hooks import Hook
 from slime.data.errors import DataError
 from slime.data.ledger_file import LedgerError, open_for_reading
 from slime.data.outcome import Outcome
@@ -151,6 +154,46 @@ def test_what_could_not_be_sent_is_said_to_whoever_comes_next(life, monkeypatch)
         buffer.get_samples(1)
 
 
+@ray.remote(num_cpus=0)
+class Rollout:
+    """Calls a rollout function of the user's, as a Producer does."""
+
+    def generate(self, buffer: Buffer) -> None:
+        Hook("--rollout-function-path", "mine.generate", lambda: buffer.get_samples(1))()
+
+
+@pytest.fixture
+def rollout(session) -> Iterator[ray.actor.ActorHandle]:
+    actor = Rollout.options(name="rollout").remote()
+    yield actor
+    ray.kill(actor)
+
+
+def test_an_error_of_a_data_source_is_said_by_its_name_alone(make, rollout):
+    with pytest.raises(ActorFailed) as failed:
+        wait(rollout.generate.remote(make("Failing").buffer), "the rollout", DEADLINE_S)
+    said = f"the rollout: DataError: --data-source-path {SOURCES}.Failing: get_samples raised ConnectionError: db gone"
+    assert f"rollout (pid {pid_of(rollout)} on 127.0.0.1) failed while the driver was waiting for {said}" in str(
+        failed.value
+    )
+    assert "--rollout-function-path" not in str(failed.value)
+
+
+def test_a_buffer_that_dies_is_blamed_and_not_the_function_that_asked_it(make, rollout):
+    buffer = make("Counting").buffer
+    pid = pid_of(buffer.actor)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ActorFailed) as failed:
+        wait(rollout.generate.remote(buffer), "the rollout", DEADLINE_S)
+    assert str(failed.value).startswith(f"data-buffer (pid {pid} on 127.0.0.1) failed while the driver was waiting")
+    assert "the rollout: its process died" in str(failed.value)
+    assert "--rollout-function-path" not in str(failed.value)
+
+
+def pid_of(actor: ray.actor.ActorHandle) -> int:
+    return ray._private.state.actors(actor._actor_id.hex())["Pid"]
+
+
 @pytest.fixture
 def job(session) -> Job:
     config: Any = SimpleNamespace()
@@ -176,8 +219,7 @@ def full(make) -> Life:
     """The kernel refuses to let the files of this buffer's process grow, as on a full disk."""
     life = make("Counting")
     life.take()
-    pid = ray._private.state.actors(life.buffer.actor._actor_id.hex())["Pid"]
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    resource.prlimit(pid_of(life.buffer.actor), resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     return life
 
 
