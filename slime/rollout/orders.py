@@ -167,6 +167,12 @@ class Orders:
         async with self._source_is_free:
             await in_thread(self.source.add_samples, [group])
 
+    async def give_up(self, order: Order) -> None:
+        """Ends one that is under way; what becomes of it is the caller's to say."""
+        self.under_way.remove(order)
+        order.task.cancel()
+        await asyncio.gather(order.task, return_exceptions=True)
+
     def drop(self, order: Order, reason: str) -> None:
         if self.job.journal is not None:
             self.job.journal.drop(order.ids, reason)

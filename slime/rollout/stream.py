@@ -15,7 +15,7 @@ from collections import Counter
 
 from slime.data.source import DataSource
 from slime.rollout.generator import Generator, Job
-from slime.rollout.orders import Collected, Finished, Orders, place
+from slime.rollout.orders import Collected, Finished, Order, Orders, place
 from slime.rollout.staleness import Bound, age, staleness_metrics
 from slime.rollout.types import Group, RolloutError, flatten
 
@@ -37,6 +37,8 @@ class Stream:
         self.retried: set[int] = set()  # numbers of samples
         self.next_rollout = job.rollout_id
         self.updates = 0
+        self._awaited = False  # whether somebody waits for a batch
+        self._limit = f"--max-weight-staleness {self.bound.staleness}"
         self._generation: asyncio.Task[None] | None = None
         self._finished, self._room = asyncio.Event(), asyncio.Event()
 
@@ -48,9 +50,11 @@ class Stream:
         self.job.rollout_id, self.updates = rollout_id, self.bound.updates_before(rollout_id)
         if self._generation is None:
             self._generation = asyncio.create_task(self._generate())
+        self._awaited = True
         self._room.set()
         while not await self._is_there(rollout_id, version):
             await self._news()
+        self._awaited = False
         size = self.bound.batch_size
         batch, self.passed = self.passed[:size], self.passed[size:]
         self.next_rollout = rollout_id + 1
@@ -68,8 +72,9 @@ class Stream:
     async def _is_there(self, rollout_id: int, version: int) -> bool:
         """Whether there is a whole batch, without what is too old, and nothing to wait for that would become so."""
         while stale := self._take_stale(version):  # others may be finished while these are given up
-            for finished in stale:
-                await self._give_up(finished, version)
+            for order, group in stale:
+                self.stale.append((order, group))
+                await self._leave_out(order, f"{age(group, version)} weight updates, more than {self._limit}")
             self._room.set()
         self.passed.sort(key=place)
         if len(self.passed) < self.bound.batch_size:
@@ -85,9 +90,21 @@ class Stream:
             (stale if age(finished[1], version) > self.bound.staleness else self.passed).append(finished)
         return stale
 
-    async def _give_up(self, finished: Finished, version: int) -> None:
-        order, group = finished
-        self.stale.append(finished)
+    async def _give_up_the_late(self) -> bool:
+        """Of what is under way all that will be too old when it ends, where training has nothing else to wait for;
+        returns whether there was any."""
+        unfinished = [order for order in self.orders.under_way if not order.task.done()]
+        late = [order for order in unfinished if self.updates - order.begun > self.bound.staleness]
+        is_short = self._awaited and len(self.passed) < self.bound.batch_size
+        if self.policy == "wait" or not is_short or len(late) < len(self.orders):
+            return False
+        for order in late:
+            await self.orders.give_up(order)
+            begun = self.updates - order.begun
+            await self._leave_out(order, f"begun {begun} weight updates ago, more than {self._limit}, and not finished")
+        return bool(late)
+
+    async def _leave_out(self, order: Order, why: str) -> None:
         if order.fresh is not None and self.retried.isdisjoint(order.ids):
             self.retried.update(order.ids)
             self.counts["retried"] += 1
@@ -95,11 +112,7 @@ class Stream:
             return
         self.counts["dropped"] += 1
         again = " once more" if order.fresh is not None else ""
-        self.orders.drop(
-            order,
-            f"{TOO_OLD}{again}: {age(group, version)} weight updates, more than --max-weight-staleness"
-            f" {self.bound.staleness}",
-        )
+        self.orders.drop(order, f"{TOO_OLD}{again}: {why}")
 
     async def _news(self) -> None:
         """Waits until a group is finished. Raises what generation has failed of."""
@@ -118,6 +131,8 @@ class Stream:
         try:
             while True:
                 await self._ask()
+                if await self._give_up_the_late():
+                    continue
                 tasks = [order.task for order in self.orders.under_way]
                 await asyncio.wait([room, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 if room.done():

@@ -110,6 +110,43 @@ def test_what_is_too_old_is_dropped_with_the_reason(begin) -> None:
     assert run.states(0) == {("dropped", "too old: 2 weight updates, more than --max-weight-staleness 1")}
 
 
+def last(run: Run, rollout_id: int) -> Collected:
+    run.life.generator.weight_version = rollout_id
+    taken = run.stream.take(rollout_id, rollout_id)
+    return run.life.generator.run(asyncio.wait_for(taken, ENDS_S))
+
+
+def test_nobody_waits_for_what_can_only_be_dropped(begin) -> None:
+    """The run needs eight groups, and begins no more; group 0, the first of them, never ends."""
+    run = begin({0}, stale_group_policy="drop", over_sampling_batch_size=3)
+    assert [numbers(run.take(rollout_id).batch) for rollout_id in (0, 1, 2)] == [[1, 2], [3, 4], [5, 6]]
+    collected = last(run, 3)
+    assert numbers(collected.batch) == [7, 8]
+    assert collected.figures["rollout/stale_groups/dropped"] == 1
+    reason = "too old: begun 3 weight updates ago, more than --max-weight-staleness 1, and not finished"
+    assert run.states(0) == {("dropped", reason)}
+
+
+def test_what_can_only_be_made_anew_is_begun_anew_where_training_waits(begin) -> None:
+    run = begin({0}, stale_group_policy="retry", over_sampling_batch_size=3)
+    for rollout_id in (0, 1, 2):
+        run.take(rollout_id)
+
+    def release() -> None:
+        deadline = time.monotonic() + ENDS_S
+        while not run.stream.counts["retried"] and time.monotonic() < deadline:
+            time.sleep(0.002)
+        HELD.clear()
+
+    with ThreadPoolExecutor() as meanwhile:
+        released = meanwhile.submit(release)
+        collected = last(run, 3)
+        released.result()
+    assert numbers(collected.batch) == [7, 0]
+    assert collected.figures["rollout/stale_groups/retried"] == 1
+    assert {version for sample in collected.batch[1] for version in sample.weight_versions} == {"3"}
+
+
 def test_what_is_too_old_is_made_anew_once(begin) -> None:
     run = begin({0}, stale_group_policy="retry", over_sampling_batch_size=3, num_rollout=8)
     run.take(0), run.take(1)
