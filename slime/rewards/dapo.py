@@ -31,7 +31,8 @@ async def dapo(args: Any, sample: Any) -> Verdict:
     pred = last_boxed(line["said"]) or line["said"].strip().strip("*").strip()
     before, after = line.string[: line.start("said")], line.string[line.end() :]
     later = last_boxed(after) or concluded(after)
-    if line["meant"] is None or _DENIED.search(before) or takes_back(after):
+    commented = before.rpartition("\n")[2].lstrip().startswith("%")
+    if commented or line["meant"] is None or _DENIED.search(before) or takes_back(after):
         verdict = wrong("it says that this is not the answer")
     elif reason := why_not_meant(line["said"]):
         verdict = wrong(reason)

@@ -34,12 +34,12 @@ _DENIED = re.compile(
     r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of"
     r"|\b(?:anything|everything|all) (?:but|except)|\bother than"
     r"|\b(?:more|less|fewer|greater|larger|smaller) than"
-    rf"|\b(?:(?:wrong|incorrect|mistakes?|suppose|assume|nobody|no one)\b"
+    rf"|\b(?:(?:wrong|incorrect|mistakes?|suppose|assume|pretend|nobody|no one)\b"
     rf"|(?:false|untrue|unlikely|doubtful|doubt) (?:that|if|whether)\b){_NOT_SO}"
-    r"|\b(?:far from|nowhere near|between\s[^!?\n]{1,30}\sand)"
+    r"|\b(?:far from|nowhere near|different from|exceeds?|(?:is|it's) no|between\s[^!?\n]{1,30}\sand)"
     r"|\b(?:answer|result)\b[^.!?\n]{0,20}\b(?:at least|at most|up to|above|below|under|over|from\s[^!?\n]{1,20}\sto)"
     r"|(?:^|[.!?\n])\W{0,4}(?:wrong|incorrect|false)\b.{0,20}:)"
-    r"(?:\s+(?:be|equals?|equal to|the answer))*[\s$:(]*$",
+    r"(?:\s+(?:be|equals?|equal to|the answer))*[\s$:(}]*$",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
@@ -52,13 +52,18 @@ _TAKEN_BACK = re.compile(
     r"|(?:is|was|does|did|ca|could)n't|cannot|(?:does|did) not|fails?|contradict\w*|hm+|however"
     r"|but\b[^.!?\n]{0,60}\b(?:must|should|not))\b|(?:^|[.,!?\n])\s{0,9}no\b|\bno\W{0,9}(?:\Z|[.!:\n])|\A[\s$*]*\?"
     r"|\A[\s$*]*\(\s*(?:wrong|incorrect|false|not)\b|\A[\s$*]*(?:is|seems) (?:impossible|absurd|unlikely|doubtful)\b"
+    r"|\A[\s$*]*(?:(?:would|could|might|may)|is (?:an? )?(?:trap|joke|lie|decoy))\b"
+    r"|\A[\s$*]*(?:if|for|when)\b[^.\n]{0,60}[,;]\s*(?:(?:and|but)\s)?\$?-?\d"
+    r"|[.!?\n]\W{0,9}(?:(?:that|this|it|which)(?:'s| is) )?(?:wrong|incorrect|false)\s{0,9}(?:[.!\n]|\Z)"
+    r"|\bboth \$?(?-i:[A-Z]|-?\d{1,9})\$? and \$?(?-i:[A-Z]|-?\d{1,9})\$? (?:are|work|fit|could|might)\b"
     r"|\b(?:could|might|may) be(?: [-\\$\d]| (?-i:[A-Z])\b)"
     r"|[.!?\n]\W{0,9}(?:(?:and|but|so|thus|hence|therefore|then|it's|that's)\W{1,3}){0,2}not\b",
     re.IGNORECASE,
 )
 _OR_ELSE = re.compile(
-    r"(?:\^\s*\{?\\circ\}?)?[\s$*,]*(?:\(\s*)?\b(?:or|and)"
-    r"(?:\s+(?:else|also|maybe|perhaps|possibly|equivalently|simply|rather|really|actually))*\s+\$?"
+    r"(?:\^\s*\{?\\circ\}?)?"
+    r"(?:[\s$*,]*(?:(?:\\q?quad|\\[,; ])\s*)?(?:\\(?:text|mathrm|mbox)\s*\{\s*|\(\s*)?\b(?:or|and)|[\s$*,.;…]*\bor)"
+    r"(?:\s+(?:else|also|maybe|perhaps|possibly|equivalently|simply|rather|really|actually))*\s[\s}]*\$?"
     r"([-\\\d.(\[][^\n]{0,200}|(?-i:[A-Z])\b)",
     re.IGNORECASE,
 )
@@ -69,14 +74,19 @@ _VALUE = (
 )
 _NAME = r"(?:[A-Z]\w{0,9}\s{0,2}=[\s$]{0,2})?"
 _STATED_LATER = re.compile(
-    rf"\banswer\b(?:\s+(?:is|equals|must be|would be)\b|\s*[:=])+[\s$*]*{_NAME}"
+    rf"\b(?:answer|(?:right|correct|true|real) (?:one|value|number|result|solution))\b"
+    rf"(?:\s+(?:is|equals|must be|would be)\b|\s*[:=])+[\s$*]*{_NAME}"
     r"([-\\\d.(\[][^\n]{0,200}|(?-i:[A-Z])\b)",
+    re.IGNORECASE,
+)
+_AFFIRMED_LATER = re.compile(
+    rf"(?<![\w.,/])({_VALUE})[$*)]{{0,3}} (?:is|was|would be) (?:the answer|(?:the )?(?:right|correct|true))\b",
     re.IGNORECASE,
 )
 # A sentence that is a value and no more but for words that lead up to it; without such words all of a line.
 _CONCLUDED = re.compile(
     r"(?:\A|[\n(]|[.!?;:](?=\s)|,(?=\s(?:the|it|so|then|maybe|perhaps|i)\b))[\s*#$]{0,6}"
-    r"(?P<led>(?:(?:and|so|thus|hence|therefore|then|finally|final|maybe|perhaps|rather|it|it's|this|that|is|i|say|think"
+    r"(?P<led>(?:(?:and|so|thus|hence|therefore|then|finally|final|maybe|perhaps|rather|alternatively|possibly|it|it's|this|that|is|i|say|think"
     r"|meant|the|my|real|true|correct|right|truth|result|value|answer|solution|choice|option|must|be)\b[\s,:]{1,3}){1,8})?"
     rf"(?:[\s*$#(\\]|(?<=\\)\[){{0,6}}{_NAME}({_VALUE})(?:[*$)\\]|(?<=\\)\]){{0,4}}"
     r"(?(led)(?:[.!?);]?(?:\s*\n|\Z)|[.!?);]\s)|[.!?)]?[ \t]*(?:\n|\Z))",
@@ -99,27 +109,34 @@ _BEGUN = re.compile(
     rf"(?:(?:(?<!-)-|(?<![A-Za-z]{{2}})[–—]|−\s*)(?:\*\*|[${{(]|\\(?:left|\()|{_SPACE}|(?<={_SPACE})\s)*"
     rf"|(?:[=(:$]|\\[(\[])\ *-(?:[\s${{(]|\\(?:left|\()|{_SPACE})*"
     rf"|\d\.?|[([{{]\s*-?[\d.]+\s*,\s*|\bor[\s$]*|(?<![{_LETTER}\\])[{_LETTER}]\(?|\d\s?(?:\\left\s?)?\(|[\^_]\s*"
+    r"|(?:\A|\n)\s*-?[\d.]+\s*,\s*|(?:\A|\s)[!.]|/=\s*|<>\s*"
+    r"|([A-Za-z])\s*=[^=\n]{1,20}\b(?:or|and)[\s$]*\1\s*=[\s$]*"
     r"|[\w)}]\s*[+/<]\s*|[\w)}]\s*(?<!<answer)>\s*|[\d)}]\s+-\s+|≠\s*|!=\s*"
     rf"|\d\s*\*\s*|(?:[)}}]|(?<![{_LETTER}])[{_LETTER}])(?:\*|\s*\*\s+)|[\d)}}]\*\*"
-    rf"|\$\s*-?[\d.]+\s*,\s*|\\(?:neq?|not\s*=|lt|gt|[lg]eq?|sim|pm|mp|cdot|times|div|sqrt)(?:[\s$({{]|\\left|{_SPACE})*"
+    rf"|\$\s*-?[\d.]+\s*,\s*|\\(?:neq?|not\s*=|lnot|neg|lfloor|lceil|sum|prod|lt|gt|[lg]eq?|sim|pm|mp|cdot|times|div|sqrt)(?:[\s$({{]|\\left|{_SPACE})*"
     rf"|\\(?:{_GREEK})\ *|(?:\\[dtc]?frac\{{.{{1,30}}\}}|\\sqrt(?:\[\w*\])?|[\^_]|\}}\^)\{{[^{{}}]{{1,30}}\}}\ *"
     r"|(?<![A-Za-z])\\?(?:sqrt|log|ln|sin|cos|tan|exp)\s*(?:\\left\s?)?\(?"
-    r"|(?i:\b(?:minus|negative|plus|times|twice)\s[\s$]*))$"
+    r"|(?i:\b(?:minus|negative|plus|times|twice|half"
+    r"|(?:opposite|negative|square|cube|half|inverse|reciprocal|multiple) of)\s[\s$]*))$"
 )
 _WITHIN = re.compile(
-    r"(?:[\^_}]|\\(?:[bx]?cancel|sout|[hv]?phantom|[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)"
+    r"(?:[\^_}]|\\(?:[bx]?cancel|sout|st|not|[hv]?phantom|[dtc]?frac|sqrt|overline|bar|hat|vec|log|ln|sin|cos|tan)"
     r"(?:\[[^\]]*\])?)\s*$"
 )
 _GOES_ON = re.compile(
     rf"\.?\d|[{_LETTER}](?![{_LETTER}])|‰|(?:\s|~|{_SPACE})*(?:\\(?:text|mathrm)\{{\s*)?"
     r"(?:million|billion|thousand|hundred|dozen)\b"
-    rf"|(?:~|\{{,\}}|{_SPACE})\s*\d|\s+(?:plus|minus|times)\s[\s$]*-?[\d\\]"
+    rf"|(?:~|\{{,\}}|{_SPACE})\s*\d|\s+(?:plus|minus|times)\s[\s$]*(?:-?[\d\\]|one|two)"
+    r"|\s+(?:doubled|tripled|squared|cubed|halved|factorial)\b|\s*[|&]\s*\$?-?\d|\{"
     r"|[\s$]*(?:to|–|—|→|\\to|\\rightarrow|[<>]=?|!=|≠)[\s$]*-?[\d\\]|\s*[<>]=?\s*[A-Za-z](?![A-Za-z>])"
     r"|[ \t$]*\\(?:[lg]eq?|lt|gt|neq?)(?![a-z])|\*{1,2}[\d\\(]|\*{1,2}[A-Za-z](?![A-Za-z])|\s*\*\s+[\w\\(]"
     r"|\s*(?:_|!\s*(?:\$|\\[)\]])|\+\s*[\w\\(]|/\s*[\d\\(]|[-−]\s?[\d\\(]|,\s*\$?-?\d)"
     r"|(?:\s*|(?:[ \t$})]|\\right|\\\))*)(?:\^(?!\s*\{?\\circ)"
     rf"|\\(?:cdot|times|div|pm|mp|{_GREEK}|sqrt|[dt]?frac|sin|cos|tan|ln|log)(?![a-z]))"
 )
+
+
+_COMMENTS = [("<!--", "-->"), (r"\begin{comment}", r"\end{comment}"), (r"\iffalse", r"\fi")]
 
 
 def opens_thinking(prompt: Any) -> bool:
@@ -203,9 +220,8 @@ def stated_later(text: str) -> str | None:
 def concluded(text: str) -> str | None:
     """What the end of a text that follows an answer says that the answer is."""
     text = text[-4000:].translate(CHARACTERS)
-    found = [
-        (match.end(), match[match.lastindex]) for one in (_STATED_LATER, _CONCLUDED) for match in one.finditer(text)
-    ]
+    patterns = (_STATED_LATER, _AFFIRMED_LATER, _CONCLUDED)
+    found = [(match.end(), match[match.lastindex]) for one in patterns for match in one.finditer(text)]
     return _first(max(found)[1]) if found else None
 
 
@@ -221,9 +237,9 @@ def _joins(between: str) -> bool:
 
 
 def _is_hidden(text: str, command: int, after: int) -> bool:
-    """Whether nobody would see the box, or see it struck out: `% ` of TeX and <!-- of HTML, ~~ of Markdown."""
+    """Whether nobody would see the box, or see it struck out: in a comment of TeX or HTML, between ~~ of Markdown."""
     line = text[text.rfind("\n", 0, command) + 1 : command].lstrip()
-    commented = line.startswith("%") or text.rfind("<!--", 0, command) > text.rfind("-->", 0, command)
+    commented = line.startswith("%") or any(text.rfind(a, 0, command) > text.rfind(b, 0, command) for a, b in _COMMENTS)
     return commented or (line.endswith("~~") and text.startswith("~~", after))
 
 
