@@ -1,4 +1,5 @@
-"""The directories that a run is going to write to: whether it could, asked before anything is generated or trained.
+"""The directories that a run is going to write to: whether it could, and whether it would write over the checkpoints of
+another run, asked before anything is generated or trained.
 
 Invariant: nothing is left behind. What could only be told by writing is asked of a file without a name.
 """
@@ -9,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from slime.config import checkpoint_dir
 from slime.config.config import Config
 from slime.config.errors import Problem
 
@@ -31,6 +33,25 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
         paths = " and ".join(getattr(config, option) for option in options)
         fix = "name a directory that can be made and written to"
         yield Problem(flags, f"{paths} cannot be written: {lack}", fix)
+    if not (config.debug_rollout_only or unsound & {"save", "critic_save", "load", "critic_load"}):
+        yield from _of_another_run(config)
+
+
+def _of_another_run(config: Config) -> Iterator[Problem]:
+    """Directories of checkpoints that this run does not go on from, though it would save over them."""
+    goes_on = _same(config.save, config.load)
+    for saves, loads in (("save", "load"), ("critic_save", "critic_load")):
+        directory = getattr(config, saves)
+        if directory is None or goes_on or _same(directory, getattr(config, loads)):
+            continue
+        if there := checkpoint_dir.rollouts(Path(directory)):
+            what = f"{directory} has checkpoints of another run, up to {checkpoint_dir.name_of(there[-1])}"
+            fix = f"name a new directory, or go on from them with --{loads.replace('_', '-')} {directory}"
+            yield Problem(f"--{saves.replace('_', '-')}", f"{what}, which this one would write over", fix)
+
+
+def _same(directory: str | None, other: str | None) -> bool:
+    return None not in (directory, other) and Path(directory).resolve() == Path(other).resolve()
 
 
 def _constant(path: Path) -> Path:

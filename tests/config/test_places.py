@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slime.config import load, places
+from slime.config.checkpoint_dir import name_of
 
 
 def said(*options: str) -> list[str]:
@@ -55,3 +56,40 @@ def test_what_follows_from_another_option_is_said_with_it(tmp_path):
     file.touch()
     (problem,) = said("--advantage-estimator", "ppo", "--save", str(file))
     assert problem.startswith(f"--save, --critic-save: {file} and {file}/critic cannot be written: {file} is no")
+
+
+# Checkpoints that are there.
+
+
+def saved(directory: Path) -> str:
+    for rollout_id in (2, 10):
+        (directory / name_of(rollout_id)).mkdir(parents=True)
+    return str(directory)
+
+
+def test_checkpoints_that_a_run_does_not_go_on_from_are_not_written_over(tmp_path):
+    directory = saved(tmp_path / "saved")
+    for options in ([], ["--load", str(tmp_path / "other"), "--allow-fresh-start"]):
+        (problem,) = said("--save", directory, *options)
+        what = "has checkpoints of another run, up to iter_0000010, which this one would write over"
+        assert problem.startswith(f"--save: {directory} {what}") and f"--load {directory}" in problem
+    ppo = ["--advantage-estimator", "ppo", "--save", str(tmp_path / "new"), "--critic-save", directory]
+    (problem,) = said(*ppo)
+    assert problem.startswith("--critic-save: ") and f"--critic-load {directory}" in problem
+    assert said(*ppo, "--critic-load", directory) == []
+
+
+def test_those_that_it_goes_on_from_are(tmp_path, monkeypatch):
+    directory = saved(tmp_path / "saved")
+    saved(tmp_path / "saved" / "critic")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("saved")
+    for load_from in (directory, f"{directory}/", "saved", "link"):
+        for further in ([], ["--finetune"], ["--advantage-estimator", "ppo"], ["--ckpt-step", "2"]):
+            assert said("--save", directory, "--load", load_from, *further) == []
+    assert said("--save", directory, "--debug-rollout-only") == []
+
+
+def test_weights_alone_are_written_beside(tmp_path):
+    (tmp_path / "release").mkdir()
+    assert said("--save", str(tmp_path)) == []
