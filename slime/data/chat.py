@@ -44,7 +44,8 @@ class Chat:
         it called tools. The token that ends a turn is appended if the model did not sample one. Raises DataError when
         the template refuses the messages, or does not show where a turn ends.
         """
-        text = self._template.render([ANYBODY, with_probe(said), *others], tools, add_generation_prompt=True)
+        (given,) = self._template.given([said], tools)
+        text = self._template.render([ANYBODY, with_probe(given), *others], tools, add_generation_prompt=True)
         _, probe, rest = text.rpartition(PROBE)
         (ids,) = self._tokenizer.encode([rest])
         ends = self._turns.earlier_end_ids or self._tokenizer.special_ids | self._tokenizer.stop_token_ids

@@ -80,8 +80,8 @@ class PromptEncoder:
     def _render(self, prompt: Prompt) -> str | Messages:
         if self._template is None:
             return prompt.content
-        messages = as_messages(prompt)
         try:
+            messages = self._template.given(as_messages(prompt), prompt.tools, strict=True)
             return self._template.render(messages, prompt.tools, add_generation_prompt=True)
         except DataError as error:
             raise DataError(f"{prompt.where}: {error}") from error
@@ -129,8 +129,8 @@ class ConversationEncoder:
         ]
 
     def _render(self, prompt: Prompt) -> tuple[str, list[Turn]]:
-        messages = as_messages(prompt)
         try:
+            messages = self._template.given(as_messages(prompt), prompt.tools, strict=True)
             text, spans = self._template.render_spans(messages, prompt.tools)
             marked = [Turn(begin, end, end) for begin, end in spans]
             return text, marked or list(self._probed_turns(text, messages, prompt.tools))

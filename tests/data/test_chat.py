@@ -70,6 +70,24 @@ def test_two_results_in_a_row_after_a_call(load, template, stops, sampled) -> No
     assert tokens == chat.prompt([USER, asked, *RESULTS])
 
 
+@pytest.mark.parametrize("arguments", ['{"a": 1}', {"a": 1}], ids=["text", "object"])
+@pytest.mark.parametrize(("template", "sampled"), [(templates.THINKING, QWEN_CALLS), (templates.GLM, GLM_CALLS)])
+def test_a_call_goes_on_alike_whether_its_arguments_are_a_text_or_an_object(load, template, sampled, arguments) -> None:
+    tokenizer, chat = load(template, ("<|im_end|>",) if template is templates.THINKING else ("<|observation|>",))
+    tokens = chat.prompt([USER]) + tokenizer.encode([sampled])[0]
+    call = {"function": CALL["function"] | {"arguments": arguments}}
+    asked = {"role": "assistant", "content": "Hm.", "tool_calls": [call]}
+    tokens += chat.after(tokens, asked, RESULTS)
+    assert chat.drift(tokens, [USER, asked, *RESULTS]) is None
+
+
+def test_a_call_that_the_model_garbled_is_no_error_but_where_the_template_makes_it_one(load) -> None:
+    asked = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": "{"}}]}
+    assert load(templates.THINKING)[1].prompt([USER, asked, *RESULTS])
+    with pytest.raises(DataError, match=r"no attribute 'items'; message 1 calls 'add' with arguments that are a text"):
+        load(templates.GLM)[1].prompt([USER, asked, *RESULTS])
+
+
 def test_thinking_that_the_template_would_take_out_stays_and_is_told(load) -> None:
     tokenizer, chat = load(templates.THINKING)
     prompt = chat.prompt([USER])

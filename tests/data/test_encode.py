@@ -350,44 +350,6 @@ def test_a_text_is_the_message_of_a_user(load):
     assert text == messages and text.prompt.endswith("<|im_start|>assistant\n") and text.response_length == 0
 
 
-# Contents in parts.
-
-
-def in_parts(message):
-    """As OpenAI's interface takes it: the same text, cut in two."""
-    text = message["content"]
-    return message | {"content": [{"type": "text", "text": piece} for piece in (text[:1], text[1:])]}
-
-
-@pytest.mark.parametrize("template", [templates.TEXT_ALONE, templates.CHATML], ids=["left out", "refused"])
-def test_texts_in_parts_are_texts_where_the_template_knows_no_parts(load, template):
-    tokenizer, encoder = load(template)
-    messages = [{"role": "system", "content": "be brief"}, USER, assistant("two"), {"role": "tool", "content": "12"}]
-    messages += [assistant("one"), AGAIN, assistant("yes")]
-    whole, parts = encoder.encode([Prompt(messages, "a"), Prompt(list(map(in_parts, messages)), "b")])
-    assert whole == parts
-    assert trained_runs(tokenizer, parts) == ["two<|im_end|>", "one<|im_end|>", "yes<|im_end|>"]
-    prompts = PromptEncoder(tokenizer, ChatTemplate(tokenizer))
-    whole, parts = prompts.encode([Prompt([USER], "a"), Prompt([in_parts(USER)], "b")])
-    assert whole == parts and "one plus one?" in parts.prompt
-
-
-def test_parts_that_a_template_knows_are_left_to_it(load):
-    knows = "else message.content | map(attribute='text') | join"
-    tokenizer, encoder = load(templates.TEXT_ALONE.replace("else ''", knows))
-    image = {"type": "image", "text": "<image>"}
-    (encoded,) = encoder.encode([Prompt([{"role": "user", "content": [image]}, in_parts(assistant("two"))], "a")])
-    assert "<image>" in encoded.prompt and trained_runs(tokenizer, encoded) == ["two<|im_end|>"]
-
-
-def test_a_part_that_is_no_text_names_the_line_where_there_is_room_for_text_alone(load):
-    _, encoder = load(templates.TEXT_ALONE)
-    image = {"type": "image_url", "image_url": {"url": "a.png"}}
-    messages = [USER, assistant("two"), {"role": "user", "content": [image]}, assistant("yes")]
-    with pytest.raises(DataError, match=r"^sft.jsonl:3: message 2 \(role 'user'\) has a part 'image_url'"):
-        encoder.encode([Prompt(messages, "sft.jsonl:3")])
-
-
 words = st.text(alphabet=CHARACTERS, max_size=8)
 turns = st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), words), min_size=1, max_size=8)
 
