@@ -74,7 +74,7 @@ def main() -> None:
     try:
         run = RunDir.create(config.run_dir, resume=config.load is not None)
         run.save_config(config)
-        with Recorder(run, console, make_trackers(config, run)) as recorder, Session(config) as session:
+        with Recorder(run, console, make_trackers(config, run, console.phase)) as recorder, Session(config) as session:
             with Job(config, session, console) as job:
                 run.point_latest()
                 train(job.config, job, Evaluation(job, recorder), recorder)

@@ -10,7 +10,8 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -58,9 +59,11 @@ class TrackerOptions(Protocol):
     num_steps_per_rollout: int
 
 
-def make_trackers(options: TrackerOptions, run: RunDir) -> list[Tracker]:
+def make_trackers(
+    options: TrackerOptions, run: RunDir, phase: Callable[[str], AbstractContextManager[object]] = nullcontext
+) -> list[Tracker]:
     """Those that `options` ask for; W&B shows the configuration that was saved in the run directory, which has no
-    secrets.
+    secrets. `phase` shows what is waited for: where W&B does not answer, minutes.
 
     Raises TrackerError for a package that is not installed, a directory that can't be written to, or a W&B that cannot
     be logged in to.
@@ -70,7 +73,8 @@ def make_trackers(options: TrackerOptions, run: RunDir) -> list[Tracker]:
         trackers.append(TensorBoard(_writable(_tensorboard_directory(options, run), "--use-tensorboard")))
     if options.use_wandb:
         _writable(Path(options.wandb_dir) if options.wandb_dir else run.path, "--use-wandb")
-        trackers.append(WandB(options, run))
+        with phase("opening a run of Weights & Biases"):
+            trackers.append(WandB(options, run))
     return trackers
 
 
