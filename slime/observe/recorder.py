@@ -11,6 +11,7 @@ of a step that a checkpoint is about to count as done, what is known is written 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -104,6 +105,8 @@ class Recorder:
         self._optimizer_steps = 0
         self._doubted = False
         self._rewards_missed = 0
+        for tracker in trackers:
+            console.say(f"{tracker.name}: {tracker.place}")
 
     @contextmanager
     def step(self, rollout_id: int) -> Iterator[StepRecord]:
@@ -145,7 +148,7 @@ class Recorder:
             self.console.warn(
                 f"up to rollout {rollout_id}, {self._rewards_missed} rewards were not had, and went the way of"
                 " --rm-failure-policy. Why: metadata.reward_failure of the samples; of those that were dropped also"
-                f" `python -m slime.inspect {self.run.path} dropped`."
+                f" `python -m slime.inspect {shlex.quote(str(self.run.path))} dropped`."
             )
 
     def eval(self, step: int, evaluate: Callable[[int], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:

@@ -7,6 +7,7 @@ be.
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from typing import Any, TextIO
 
@@ -160,7 +161,7 @@ def _foot(summary: Summary, terminal: Terminal) -> list[str]:
     path = summary.run.path
     return [
         f"{_title('directory', terminal)}{path}",
-        f"{_title('this page', terminal)}python -m slime.observe {path}",
+        f"{_title('this page', terminal)}python -m slime.observe {shlex.quote(str(path))}",
     ]
 
 

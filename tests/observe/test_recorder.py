@@ -3,6 +3,7 @@
 import io
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,13 @@ def test_step_is_a_row_of_its_rollout_and_one_of_each_optimizer_step(run, record
     assert 0 <= rows[3]["perf/train_time"] <= rows[3]["perf/step_time"]
     assert [row["train/loss"] for row in rows if "train/loss" in row] == [1.0, 2.0, 1.0, 2.0]
     assert "   1  0.500" in recorder.console.terminal.stream.getvalue()
+
+
+def test_where_trackers_write_is_said(run):
+    console = Console(io.StringIO())
+    tracker = SimpleNamespace(name="TensorBoard", place="/somewhere", close=lambda: None)
+    with Recorder(run, console, [tracker]):
+        assert console.terminal.stream.getvalue() == "TensorBoard: /somewhere\n"
 
 
 def test_share_of_waiting_is_of_waiting_and_training(run, recorder):

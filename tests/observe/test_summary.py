@@ -154,6 +154,11 @@ def test_run_that_has_measured_nothing_has_a_page(run):
     assert lines[1:] == ["", f"directory    {run.path}", f"this page    python -m slime.observe {run.path}"]
 
 
+def test_the_command_of_the_page_can_be_pasted(tmp_path):
+    run = RunDir.create(tmp_path / "a run")
+    assert page(run).splitlines()[-1] == f"this page    python -m slime.observe '{run.path}'"
+
+
 def test_resumed_run_counts_a_step_once_by_its_later_value(run):
     metrics = Metrics(run)
     for step, reward in [(0, 0.1), (1, 0.2), (2, 0.3), (1, 0.25), (2, 0.35)]:
