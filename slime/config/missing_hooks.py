@@ -20,6 +20,7 @@ from pathlib import Path
 from slime.config.catalogue import OWN
 from slime.config.config import Config
 from slime.config.errors import Problem
+from slime.config.hook_shapes import wrong_shape
 
 ARRANGED = re.compile(r"__path__|sys\.modules\s*(\[[^]]*\]\s*=[^=]|\.(setdefault|update)\b)")
 HOOKS = [name for name, option in OWN.items() if option.unit == "MODULE.ATTR"]
@@ -38,7 +39,7 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
         path = getattr(config, name)
         if path is not None and name not in unsound:
             try:
-                _look_for(path, search)
+                _look_for(path, search, _call_of(name, config))
             except _NotThere as lack:
                 what, fix = lack.args
                 # An eval function is the rollout function unless it is given: then it is said of that one alone.
@@ -46,8 +47,14 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
                     yield Problem(OWN[name].flag, f"{path}: {what}", fix)
 
 
-def _look_for(path: str, search: list[str]) -> None:
-    """Raises _NotThere when `path` (module.attribute) surely names nothing."""
+def _call_of(name: str, config: Config) -> str:
+    """By which option's call a function is judged: the rollout function may be asked for evaluations, too."""
+    evaluates = config.eval_interval is not None and config.eval_function_path == config.rollout_function_path
+    return "eval_function_path" if name == "rollout_function_path" and evaluates else name
+
+
+def _look_for(path: str, search: list[str], option: str) -> None:
+    """Raises _NotThere when `path` (module.attribute) surely names nothing, or nothing that the option can use."""
     module, _, attribute = path.rpartition(".")
     spec = _find(module, search)
     if spec is not None and spec.origin is None and spec.submodule_search_locations:
@@ -72,6 +79,8 @@ def _look_for(path: str, search: list[str]) -> None:
         near = difflib.get_close_matches(attribute, names, n=3)
         fix = f"did you mean {' or '.join(near)}?" if near else "name a function that it defines"
         raise _NotThere(f"{spec.origin} has no {attribute!r}", fix)
+    if names is not None and (wrong := wrong_shape(source, attribute, option)) is not None:
+        raise _NotThere(*wrong)
 
 
 def _find(module: str, search: list[str]) -> ModuleSpec | None:

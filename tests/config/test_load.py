@@ -97,6 +97,8 @@ def test_a_file_without_its_option_is_answered_with_it():
         (["--seed", "1.5"], "--seed: '1.5' is not a whole number"),
         (["--seed", "-1"], "--seed: '-1' is out of range: must be >= 0"),
         (["--rollout-temperature", "0"], "--rollout-temperature: '0' is out of range: must be > 0"),
+        (["--rm-timeout", "0"], "--rm-timeout: '0' is out of range: must be > 0"),
+        (["--sglang-router-request-timeout-secs", "0"], "-timeout-secs: '0' is out of range: must be > 0"),
         (["--seed", "99999999999999999999"], "--seed: '99999999999999999999' is out of range: must be <= 4294967295"),
         (["--rollout-seed", "4294967296"], "--rollout-seed: '4294967296' is out of range: must be <= 4294967295"),
         (["--rollout-top-k", "0"], "--rollout-top-k: '0' is neither a number of tokens, nor -1 for all of them"),

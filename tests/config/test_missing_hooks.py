@@ -20,7 +20,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "__init__.py").write_text("raise SystemExit('imported')\n")
     (directory / "inner" / "__init__.py").touch()
     (directory / "data").mkdir()
-    (directory / "data" / "of.py").write_text("def reward(): ...\n")
+    (directory / "data" / "of.py").write_text("def reward(args, sample): ...\n")
     (directory / "grade.py").write_text(
         "raise SystemExit('imported')\n"
         "import torch, json\n"
@@ -32,14 +32,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (directory / "open.py").write_text("from math import *\n")
     (directory / "lazy.py").write_text("def __getattr__(name): ...\n")
-    (directory / "needs.py").write_text("import os.path\nfrom nowhere.deep import thing\ndef reward(): ...\n")
+    (directory / "needs.py").write_text("import os.path\nfrom nowhere.deep import thing\nreward = thing\n")
     (directory / "copes.py").write_text(
-        "import sys\nsys.path.append('elsewhere')\nfrom nowhere import thing\ndef reward(): ...\n"
+        "import sys\nsys.path.append('elsewhere')\nfrom nowhere import thing\ndef reward(args, sample): ...\n"
     )
     (directory / "tries.py").write_text(
         "from . import grade\nfrom .grade import reward as other\n"
         "try:\n    import nowhere\nexcept ImportError:\n    nowhere = None\n"
-        "def reward():\n    import nowhere.deep\n"
+        "def reward(args, sample):\n    import nowhere.deep\n"
     )
     (directory / "broken.py").write_text("x = 1\ndef reward(:\n")
     monkeypatch.chdir(tmp_path)

@@ -99,7 +99,7 @@ def test_what_raises_is_named(ask: Any, said: str) -> None:
 
 
 def test_what_raises_an_error_of_ours_says_itself_what_is_wrong() -> None:
-    with pytest.raises(DataError, match="^of ours$"):
+    with pytest.raises(DataError, match=r"^of ours$"):
         source("Failing").load(1)
 
 

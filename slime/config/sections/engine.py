@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from slime.config.section import Count, Path, Port, Seconds, Section, Strings, Unit, option
-
-Deadline = Annotated[float, Field(gt=0), Unit("SECONDS")]
+from slime.config.section import Count, Deadline, Path, Port, Seconds, Section, Strings, option
 
 
 class Engine(Section):
@@ -30,7 +24,7 @@ class Engine(Section):
     )
     sglang_router_ip: str | None = option(None, "Address of a router that runs already; unset: one is started.")
     sglang_router_port: Port | None = option(None, "Port of the router.", derived="a free one")
-    sglang_router_request_timeout_secs: Seconds = option(14400.0, "Longest time of one generation request.")
+    sglang_router_request_timeout_secs: Deadline = option(14400.0, "Longest time of one generation request.")
     sglang_server_concurrency: Count = option(512, "Requests that one engine is given at a time.")
 
 

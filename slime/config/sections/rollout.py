@@ -8,6 +8,7 @@ from pydantic import Field
 
 from slime.config.section import (
     Count,
+    Deadline,
     FrozenDict,
     Hook,
     Index,
@@ -16,7 +17,6 @@ from slime.config.section import (
     Path,
     Paths,
     Positive,
-    Seconds,
     Section,
     Strings,
     Tokens,
@@ -137,7 +137,7 @@ class Reward(Section):
         "File of the question put to the judge, with {prompt}, {response} and {label} in it. Unset: a built-in one.",
     )
     custom_rm_path: Hook | None = option(None, "async reward(args, sample) -> float | dict: replaces --rm-type.")
-    rm_timeout: Seconds = option(300.0, "Longest that one reward by --custom-rm-path or --rm-url may take.")
+    rm_timeout: Deadline = option(300.0, "Longest that one reward by --custom-rm-path or --rm-url may take.")
     rm_retries: Index = option(0, "How often a reward is asked for again when its function raised or took too long.")
     rm_failure_policy: Literal["stop", "zero", "drop"] = option(
         "stop",
