@@ -91,7 +91,9 @@ class History:
             FROM samples WHERE state = 'dropped' WINDOW same AS (PARTITION BY reason)"""
         query = f"SELECT * FROM ({dropped}) WHERE place <= ? ORDER BY samples DESC, reason, place"
         by_reason = groupby(self._rows(query, EXAMPLES), key=itemgetter(0, 1, 2))
-        return [Drop(*drop, [id for _, _, _, id, _ in rows]) for drop, rows in by_reason]
+        return [
+            Drop(_so_far(reason), *numbers, [id for _, _, _, id, _ in rows]) for (reason, *numbers), rows in by_reason
+        ]
 
     def step(self, rollout_id: int) -> list[Entry]:
         """The batch of a rollout, by falling reward; samples without one are last."""
@@ -142,3 +144,8 @@ class History:
     def _rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
         with explained(self.path):
             return self._db.execute(query, values).fetchall()
+
+
+def _so_far(reason: str) -> str:
+    """A restart drops what it counts as never issued, until its turn comes again."""
+    return f"{reason}, and not handed out since" if reason.startswith(ROLLED_BACK) else reason

@@ -30,3 +30,21 @@ def test_drops_by_their_reasons_in_one_look(tmp_path: Path) -> None:
             Drop("b", 2, 50.0, [8, 9]),
         ]
         assert len(asked) == 1, "a look at all samples for each reason takes minutes where each has one of its own"
+
+
+def test_what_a_restart_took_back_is_said_to_wait_for_its_turn(tmp_path: Path) -> None:
+    """Samples 2 and 3 were first handed out after the checkpoint; 2 is again, since."""
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        ledger.issue([(0, 0), (1, 0)])
+        ledger.drop([1], "too easy")
+        token = ledger.mark(0)
+        ledger.issue([(2, 1), (3, 1)])
+        ledger.roll_back(0, token)
+        ledger.issue([(2, 1)])
+        ledger.flush()
+        with closing(History(tmp_path / "ledger.db")) as history:
+            said = {drop.reason: drop.examples for drop in history.drops()}
+    assert said == {
+        "rolled back to the checkpoint of rollout 0, and not handed out since": [3],
+        "too easy": [1],
+    }
