@@ -204,31 +204,26 @@ def case(checkpoints, model, options, samples, packing):
 
 
 @pytest.fixture(scope="module")
-def alone(checkpoints):
-    """Of one process that packs as many samples as it can into a row, by what it is told."""
-    told = {layout.compared_with for layout in LAYOUTS.values()}
-    cases = {
-        (model, options, samples, size): case(checkpoints, model, options, samples, {"micro_batch_size": size})
-        for model, options, samples, size in told
-    }
-    return run_ranks(train_all, 1, cases, deadline=DEADLINE)[0]
+def trained(checkpoints):
+    """What became of all layouts, and of what they are compared with: by number of ranks, of each rank, by case."""
+    cases = {ranks: {} for ranks in (1, 2, 4)}
+    for name, layout in LAYOUTS.items():
+        model, options, samples, size = layout.compared_with
+        cases[1][layout.compared_with] = case(checkpoints, model, options, samples, {"micro_batch_size": size})
+        cases[layout.ranks][name] = case(checkpoints, model, options + layout.own, samples, layout.packing)
+    return {ranks: run_ranks(train_all, ranks, of_ranks, deadline=DEADLINE) for ranks, of_ranks in cases.items()}
 
 
 @pytest.fixture(scope="module")
-def together(checkpoints):
+def alone(trained):
+    """Of one process that packs as many samples as it can into a row, by what it is told."""
+    return trained[1][0]
+
+
+@pytest.fixture(scope="module")
+def together(trained):
     """Of all ranks, by layout."""
-    results = {}
-    for ranks in (1, 2, 4):
-        cases = {
-            name: case(
-                checkpoints, layout.model, layout.shared + layout.own, (layout.samples, layout.multiple), layout.packing
-            )
-            for name, layout in LAYOUTS.items()
-            if layout.ranks == ranks
-        }
-        by_rank = run_ranks(train_all, ranks, cases, deadline=DEADLINE)
-        results |= {name: [of_rank[name] for of_rank in by_rank] for name in cases}
-    return results
+    return {name: [of_rank[name] for of_rank in trained[layout.ranks]] for name, layout in LAYOUTS.items()}
 
 
 def comparable(metrics):
