@@ -59,6 +59,8 @@ def report(run: Run, tally: Tally, terminal: Terminal) -> list[str]:
         then = "the run went on"
         if kill.ended_after is not None:
             then = f"the run ended within {seconds(kill.ended_after)}, and was started again"
+        if kill.hit != kill.rollout_id:
+            then = f"by then in rollout {kill.hit}: {then}"
         lines.append(f"  rollout {kill.rollout_id:<4} {kill.kind:<8} killed after {kill.after:5.2f} s   {then}")
     lines += ["", terminal.paint("samples", "bold")]
     for name, count in asdict(tally).items():

@@ -15,12 +15,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from slime.chaos.victims import KINDS, MARK, marked, one_of
 from slime.config import Config, checkout, checkpoint_dir
 from slime.data.history import History, Tally
+from slime.data.ledger import FLUSH_S
 from slime.data.ledger_file import LedgerError
 from slime.observe import RunDir, read_metrics
 
@@ -37,12 +41,14 @@ class ChaosError(RuntimeError):
 @dataclass(slots=True)
 class Kill:
     """Of a process of `kind` in rollout `rollout_id`. Once done: `pid` is whose, `after` how long after the rollout
-    began, `ended_after` how long after that the run ended, None if it went on; in seconds."""
+    began, `hit` in which rollout the run was by then: a later one, where they are short; `ended_after` how long after
+    that the run ended, None if it went on; in seconds."""
 
     kind: str
     rollout_id: int
     pid: int | None = None
     after: float = 0.0
+    hit: int | None = None
     ended_after: float | None = None
 
     def __str__(self) -> str:
@@ -93,17 +99,23 @@ class Run:
         moment = began + self.dice.uniform(0, 0.8 * self._length())
         one_at_a_time = not self.config.async_depth and self.config.max_weight_staleness is None
         victim = None
-        while victim is None:
+        while True:
             if process.poll() is not None:
                 raise ChaosError(f"train.py ended with status {process.returncode} before {kill} was killed")
-            time.sleep(POLL_S)
-            # Where this rollout is shorter than the one before, the moment would be in the next.
-            if time.monotonic() >= moment or (one_at_a_time and self._has_begun(kill.rollout_id + 1)):
+            if victim is None or not victim.is_running():  # found ahead of the moment, for the search takes its time
                 victim = one_of(kill.kind, self.mark, self.dice)
-        victim.kill()
-        killed = time.monotonic()
+            # Where this rollout is shorter than the one before, the moment would be in the next.
+            due = time.monotonic() >= moment or (one_at_a_time and self._has_begun(kill.rollout_id + 1))
+            if due and victim is not None:
+                with suppress(psutil.NoSuchProcess):  # then it has ended by itself
+                    victim.kill()
+                    break
+            time.sleep(max(0.0, min(POLL_S, moment - time.monotonic())) or POLL_S)
+        killed, clock = time.monotonic(), time.time()
         kill.pid, kill.after = victim.pid, killed - began
-        self._say(f"rollout {kill.rollout_id}: killed {kill.kind} (pid {kill.pid}) after {kill.after:.2f} s")
+        kill.hit = self._rollout_at(clock, kill.rollout_id)
+        by_then = "" if kill.hit == kill.rollout_id else f", by then in rollout {kill.hit}"
+        self._say(f"rollout {kill.rollout_id}: killed {kill.kind} (pid {kill.pid}) after {kill.after:.2f} s{by_then}")
         if self.ends(kill):
             self._see_the_end(process, kill)
             kill.ended_after = time.monotonic() - killed
@@ -126,9 +138,16 @@ class Run:
             time.sleep(POLL_S)
         return time.monotonic()
 
-    def _has_begun(self, rollout_id: int) -> bool:
+    def _rollout_at(self, clock: float, rollout_id: int) -> int:
+        """In which rollout the run was at that time, this one or a later."""
+        time.sleep(2 * FLUSH_S)  # until then the ledger may not say so
+        while self._has_begun(rollout_id + 1, until=clock):
+            rollout_id += 1
+        return rollout_id
+
+    def _has_begun(self, rollout_id: int, until: float = inf) -> bool:
         with self._history() as history:
-            return history is not None and history.has_begun(rollout_id, self.known)
+            return history is not None and history.has_begun(rollout_id, self.known, until)
 
     def _length(self) -> float:
         """Of a rollout, with what comes after it, in seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -130,10 +131,12 @@ class History:
         """The number of the last change; 0 before the first."""
         return self._rows("SELECT COALESCE(MAX(number), 0) FROM changes")[0][0]
 
-    def has_begun(self, rollout_id: int, after: int) -> bool:
-        """Whether some sample was generated for a rollout, or came into its batch, after the change of that number."""
-        query = "SELECT 1 FROM changes WHERE number > ? AND (rollout = ? OR (state = ? AND note = ?)) LIMIT 1"
-        return bool(self._rows(query, after, rollout_id, State.GENERATING, f"{GENERATED_FOR} {rollout_id}"))
+    def has_begun(self, rollout_id: int, after: int, until: float = inf) -> bool:
+        """Whether some sample was generated for a rollout, or came into its batch, after the change of that number and
+        until that time."""
+        of_rollout = "(rollout = ? OR (state = ? AND note = ?))"
+        query = f"SELECT 1 FROM changes WHERE number > ? AND time <= ? AND {of_rollout} LIMIT 1"
+        return bool(self._rows(query, after, until, rollout_id, State.GENERATING, f"{GENERATED_FOR} {rollout_id}"))
 
     def checkpoints(self) -> list[int]:
         return [rollout for (rollout,) in self._rows("SELECT rollout FROM checkpoints ORDER BY rollout")]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import sqlite3
+from contextlib import closing
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
-from slime.chaos.__main__ import drawn, main
+from slime.chaos.__main__ import drawn, main, report
+from slime.chaos.run import Kill, Run
 from slime.config import from_command_line
+from slime.data.history import Tally
+from slime.data.ledger import Ledger
+from slime.observe import RunDir
+from slime.observe.terminal import Terminal
 from slime.tiny import Tiny, make_tiny
 
 
@@ -61,6 +70,28 @@ def test_random_kills_are_those_of_the_seed_and_each_in_a_rollout_of_its_own(cap
     kills = drawn(5, range(9), config, Random(3))
     assert drawn(5, range(9), config, Random(3)) == kills != drawn(5, range(9), config, Random(4))
     assert len({kill.rollout_id for kill in kills}) == 5
+
+
+def test_the_rollout_that_was_hit_is_told_where_it_is_a_later_one(tmp_path):
+    """Rollout 1 began at 10 s and rollout 2 at 20 s, as far as this start of the run is concerned; 3 was in an earlier
+    one."""
+    directory = RunDir.create(tmp_path / "run")
+    with closing(Ledger(directory.ledger_file)) as ledger:
+        ledger.issue([(i, 0) for i in range(3)])
+        for id, rollout_id in ((0, 3), (1, 1), (2, 2)):
+            ledger.generate([id], rollout_id)
+    with closing(sqlite3.connect(directory.ledger_file)) as db:
+        db.executemany("UPDATE changes SET time = ? WHERE number = ?", [(1.0, 4), (10.0, 5), (20.0, 6)])
+        db.commit()
+    config = SimpleNamespace(run_dir=str(directory.path), save=None)
+    run = Run(config, [], [], Random(0), quiet=True)
+    run.known = 4
+    assert [run._rollout_at(clock, 1) for clock in (15.0, 25.0)] == [1, 2]
+    run.kills = [Kill("engine", 1, 7, 0.5, hit=1), Kill("engine", 1, 8, 0.5, hit=2)]
+    shown = report(run, Tally(3, 0, 0, 3, 0), Terminal(io.StringIO()))
+    assert [line.partition("0.50 s   ")[2] for line in shown[2:4]] == [
+        "the run went on", "by then in rollout 2: the run went on"
+    ]  # fmt: skip
 
 
 def test_options_of_the_run_are_checked_as_train_does(capsys):
