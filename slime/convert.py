@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slime.config import checkpoint_dir
+from slime.config.checkpoint_files import differences
 from slime.observe import Console
 from slime.platform import ports
 
@@ -58,7 +59,6 @@ def plan(args: argparse.Namespace) -> tuple[str, tuple[str, ...], int]:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # weights only pass through; inherited by the processes
     from slime.models import family_of, read_hf_config
     from slime.training.conversion import stages
-    from slime.training.saved import differences
 
     output = Path(args.output)
     if output.exists() and any(output.iterdir()):

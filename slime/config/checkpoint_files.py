@@ -19,7 +19,14 @@ from slime.config.checkpoint_dir import DATA, STATE, rollout_of, to_load
 if TYPE_CHECKING:
     from slime.config.config import Config
 
-METADATA, MODEL = ".metadata", "config.json"
+METADATA, FORMAT, MODEL = ".metadata", "metadata.json", "config.json"
+NOT_OF_THE_WEIGHTS = frozenset(
+    """
+    architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype
+    id2label label2id num_labels problem_type
+    """.split()
+)
+"""Keys of config.json in which two models may differ whose weights mean the same."""
 ANOTHER = "put it back from a copy, or take another checkpoint with --ckpt-step"
 KEYS = {
     "progress", "has_optimizer", "has_reference", "layers", "head", "layout", "mtp_layers", "distributed_optimizer",
@@ -127,8 +134,61 @@ def damages(checkpoint: Path) -> Iterator[Damage]:
                 raise ValueError("it is no JSON object")
         except (OSError, ValueError) as error:
             yield Damage(f"{checkpoint / MODEL} can't be read ({error})", ANOTHER)
+    if reason := wrong_format(checkpoint):
+        yield Damage(f"{checkpoint / FORMAT} {reason}", ANOTHER)
     if damaged := damaged_files(checkpoint):
         yield Damage(f"{checkpoint} is damaged: {'; '.join(damaged)}", ANOTHER)
+
+
+def wrong_format(checkpoint: Path) -> str:
+    """What is wrong with the file by which Megatron knows how tensors are stored; nothing where it does."""
+    try:
+        stated = json.loads((checkpoint / FORMAT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "is not there, so Megatron does not know how tensors are stored"
+    except (OSError, ValueError) as error:
+        return f"can't be read ({error})"
+    if not (isinstance(stated, dict) and isinstance(stated.get("sharded_backend"), str)):
+        return "does not say how tensors are stored ('sharded_backend')"
+    return ""
+
+
+def of_another_model(checkpoint: Path, model: str) -> str:
+    """How its config.json differs from that of a model; nothing where it doesn't, or where one can't be read."""
+    try:
+        saved, wanted = (json.loads((Path(path) / MODEL).read_text(encoding="utf-8")) for path in (checkpoint, model))
+    except (OSError, ValueError):
+        return ""
+    both = isinstance(saved, dict) and isinstance(wanted, dict)
+    return "; ".join(differences(saved, wanted)) if both else ""
+
+
+def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """Field by field, what two config.json say of a model that its weights depend on."""
+    return [
+        f"{name} in its config.json is {saved.get(name)!r}, this model's is {wanted.get(name)!r}"
+        for name in sorted((saved.keys() | wanted.keys()) - NOT_OF_THE_WEIGHTS)
+        if saved.get(name) != wanted.get(name)
+    ]
+
+
+def lost_position(config: Config) -> Damage | None:
+    """That the position in the prompts after which a run goes on can't be told. Raises as `first_rollout` does."""
+    directory, first = config.load or config.save, first_rollout(config)
+    of_a_file = config.load_debug_rollout_data is None and config.data_source_path is None
+    if directory is None or not first or not of_a_file:
+        return None
+    file = Path(directory, DATA, f"{first - 1}.json")
+    try:
+        if isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
+            return None
+        reason = "holds no JSON object"
+    except FileNotFoundError:
+        reason = "is not there (a run on recordings saves none)"
+    except (OSError, ValueError) as error:
+        reason = f"can't be read ({error})"
+    fix = "put it back from a copy, take another checkpoint with --ckpt-step, or the weights alone with --finetune"
+    return Damage(f"{file} {reason}, so the position in the prompts is not known", fix)
 
 
 def damaged_files(checkpoint: Path) -> list[str]:

@@ -28,6 +28,15 @@ def problems(config: Config) -> Iterator[Problem]:
             if lost is not None:
                 yield Problem(option, lost.what, lost.fix)
             yield from damages(option, checkpoint)
+            if unlike := checkpoint_files.of_another_model(checkpoint, start.hf_checkpoint):
+                what = f"{checkpoint} is of another model than {start.hf_checkpoint}: {unlike}"
+                yield Problem(option, what, "name the model that it was trained from, or another checkpoint")
+    try:
+        lost = checkpoint_files.lost_position(config)
+    except (checkpoint_dir.NoCheckpoint, checkpoint_files.DamagedCheckpoint):  # said above
+        return
+    if lost is not None:
+        yield Problem("--load" if config.load is not None else "--start-rollout-id", lost.what, lost.fix)
 
 
 def damages(option: str, checkpoint: Path) -> Iterator[Problem]:
@@ -40,7 +49,12 @@ def notes(config: Config) -> Iterator[str]:
     """Expects that there are no problems. What is gone on with, though it may not be meant."""
     for option, start in _starts(config).items():
         if config.ckpt_step is None and start.load is not None:
-            yield from marker_notes(option, start.load, checkpoint_dir.to_load(start))
+            checkpoint = checkpoint_dir.to_load(start)
+            yield from marker_notes(option, start.load, checkpoint)
+            latest = checkpoint_dir.find(start.load)
+            if checkpoint not in (None, latest):
+                other = "critic" if option == "--load" else "policy"
+                yield f"{option}: {checkpoint} is taken, not {latest.name}: the {other} has none of that rollout."
 
 
 def marker_notes(option: str, directory: str, checkpoint: Path | None) -> Iterator[str]:

@@ -114,7 +114,12 @@ TRAIN = (
     Metric("train/ppo_kl", "nats", "mean of log-probability at sampling less log-probability now"),
     Metric("train/entropy_loss", "nats", "mean entropy of the token distributions"),
     Metric("train/kl_loss", "nats", "divergence from the reference model, before its coefficient"),
-    Metric("train/ois", "", "mean probability of the sampled tokens now over that before the update"),
+    Metric(
+        "train/ois",
+        "",
+        "mean probability of the sampled tokens now over that before the update; with what compares trainer and engine:"
+        " `--use-tis`, `--use-mis`, `--custom-tis-function-path`, `--get-mismatch-metrics`",
+    ),
     Metric("train/tis", "", "mean probability by the trainer, before the update, over that by the engine"),
     Metric("train/tis_clipfrac", "share", "tokens whose weight was cut by TIS"),
     Metric("train/tis_abs", "", "mean distance of `tis` from 1"),

@@ -23,19 +23,11 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from slime.config import Config, checkpoint_dir, checkpoint_files
-from slime.config.checkpoint_files import damaged_files
+from slime.config.checkpoint_files import damaged_files, differences
 from slime.models import CheckpointError, Family, read_hf_config
 from slime.models.names import local_spec_name, names_by_either_spec
 
 STATE = checkpoint_dir.STATE
-NOT_OF_THE_WEIGHTS = frozenset(
-    """
-    architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype
-    id2label label2id num_labels problem_type
-    """.split()
-)
-"""Keys of config.json in which two models may differ whose weights mean the same."""
-
 LACKING = re.compile(r"([\w.]+) from model not in state dict|Missing key in checkpoint state_dict: ([\w./]+\w)")
 
 # Megatron would start a process for this queue, for writers that are processes. Ours are threads of this one.
@@ -161,15 +153,6 @@ def weights_in(directory: str | Path, step: int | None = None) -> Path | Saved:
         return Path(directory)
     found = checkpoint_dir.find(directory, step)
     return Path(directory) if found is None else Saved.read(found)
-
-
-def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Field by field, what two config.json say of a model that its weights depend on."""
-    return [
-        f"{name} in its config.json is {saved.get(name)!r}, this model's is {wanted.get(name)!r}"
-        for name in sorted((saved.keys() | wanted.keys()) - NOT_OF_THE_WEIGHTS)
-        if saved.get(name) != wanted.get(name)
-    ]
 
 
 def head_of(family: Family) -> str:

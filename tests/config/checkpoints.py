@@ -92,6 +92,7 @@ def write_checkpoint(directory: Path, rollout_id: int = 0) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "state.json").write_text(json.dumps(state_after(rollout_id)))
     (directory / "config.json").write_text(json.dumps(TINY))
+    (directory / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
     part = SimpleNamespace(relative_path="__0_0.distcp", offset=20, length=80)
     (directory / ".metadata").write_bytes(pickle.dumps(SimpleNamespace(storage_data={"weight": part})))
     (directory / "__0_0.distcp").write_bytes(bytes(100))

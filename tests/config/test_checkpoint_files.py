@@ -13,7 +13,7 @@ import pytest
 from slime.config import checkpoint_files, from_command_line
 from slime.config.checkpoint_dir import MARKER
 from slime.config.checkpoint_files import DamagedCheckpoint, damaged_files, read_state, trained
-from tests.config.checkpoints import state_after, write_checkpoint
+from tests.config.checkpoints import TINY, state_after, write_checkpoint
 
 
 @pytest.fixture
@@ -114,6 +114,9 @@ def test_a_broken_state_is_refused_by_its_name(checked, run, state, said):
         ("config.json", None, "iter_0000006 has lost its config.json, which says what model it is of"),
         ("config.json", "{", "iter_0000006/config.json can't be read ("),
         ("config.json", "[]", "iter_0000006/config.json can't be read (it is no JSON object)"),
+        ("metadata.json", None, "iter_0000006/metadata.json is not there, so Megatron does not know how"),
+        ("metadata.json", "{", "iter_0000006/metadata.json can't be read ("),
+        ("metadata.json", "{}", "iter_0000006/metadata.json does not say how tensors are stored ('sharded_backend')"),
         (".metadata", None, "iter_0000006 is damaged: there is no file .metadata"),
         (".metadata", "", "iter_0000006 is damaged: its file .metadata can't be read ("),
         (".metadata", "{", "iter_0000006 is damaged: its file .metadata can't be read ("),
@@ -127,6 +130,33 @@ def test_other_files_that_are_missing_or_broken_are_found_before_a_start(checked
     for options in (["--load", str(run)], ["--load", str(run), "--finetune"], ["--ref-load", str(run)]):
         code, told = checked(*options)
         assert code == 2 and said in told, told
+
+
+def test_a_checkpoint_of_another_model_is_refused(checked, run):
+    file = run / "iter_0000006" / "config.json"
+    file.write_text(json.dumps(TINY | {"hidden_size": 32, "use_cache": False}))
+    code, said = checked("--load", str(run))
+    assert code == 2 and f"--load: {file.parent} is of another model than " in said and "1 problem " in said
+    assert ": hidden_size in its config.json is 32, this model's is 64 -> name" in said
+    assert checked("--load", str(run), "--ckpt-step", "3")[0] == 0
+
+
+# The position in the prompts.
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "is not there (a run on recordings saves none)"), ("{", "can't be read ("), ("[]", "holds no JSON object")],
+)
+def test_a_lost_position_in_the_prompts_is_told_before_a_start(checked, run, content, said):
+    file = run / "rollout" / "6.json"
+    file.unlink() if content is None else file.write_text(content)
+    code, told = checked("--load", str(run))
+    assert code == 2 and f"--load: {file} {said}" in told and "so the position in the prompts is not known" in told
+    for further in (["--ckpt-step", "3"], ["--finetune"], ["--data-source-path", "json.loads"]):
+        assert "position in the prompts" not in checked("--load", str(run), *further)[1]
+    (run / "rollout" / "3.json").unlink()
+    assert f"{run}/rollout/3.json is not there" in checked("--load", str(run), "--ckpt-step", "3")[1]
 
 
 def test_nothing_that_a_file_names_is_called(run, tmp_path):
@@ -160,3 +190,17 @@ def test_a_marker_that_leads_nowhere_is_told_with_what_is_taken_instead(checked,
     assert note in capsys.readouterr().err
     assert "note: --ref-load: " in checked("--ref-load", str(run))[1]
     assert "note" not in checked("--load", str(run), "--ckpt-step", "3")[1]
+
+
+@pytest.mark.parametrize(("behind", "option", "ahead"), [("critic", "--load", ""), ("", "--critic-load", "critic")])
+def test_one_that_goes_back_to_where_the_other_is_is_told(checked, run, behind, option, ahead):
+    for rollout_id in (3, 6):
+        write_checkpoint(run / "critic" / f"iter_{rollout_id:07d}", rollout_id)
+    ppo = ["--advantage-estimator", "ppo", "--load", str(run)]
+    assert "note: " not in checked(*ppo)[1]
+    (run / MARKER).unlink()
+    shutil.rmtree(run / behind / "iter_0000006")
+    taken = f"{run / ahead}/iter_0000003 is taken, not iter_0000006"
+    note = f"note: {option}: {taken}: the {behind or 'policy'} has none of that rollout."
+    code, told = checked(*ppo)
+    assert code == 0 and note in told and told.count("note: ") == 1
