@@ -59,4 +59,4 @@ class Report:
         )
 
     def line(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps({**asdict(self), "note": NOTE})

@@ -68,7 +68,9 @@ def test_the_ratio_is_the_median_of_neighbours() -> None:
 @pytest.mark.parametrize(("ratio", "verdict"), [(0.95, "reached"), (0.9499, "missed")])
 def test_the_table_lines_up_and_gives_a_verdict(ratio: float, verdict: str) -> None:
     rows = [Row("all samples", "tokens/s", 12345.6, 12000, ratio), Row("first token", "ms", 1, 2, 2)]
-    table = Report("rollout", "a setup", rows, ratio, 0.95).table()
+    report = Report("rollout", "a setup", rows, ratio, 0.95)
+    assert "median over neighbours in time" in json.loads(report.line())["note"]
+    table = report.table()
     header, first, second = table.splitlines()[2:5]
     assert len(header) == len(first) == len(second)
     assert "12345.6" in first
