@@ -17,8 +17,9 @@ INTRODUCTION = """\
 
 Each option can be given on the command line (`--lr 1e-6`), and in YAML files (`--config recipe.yaml`) by the same name,
 with `-` or `_`, at the top level or under its section. Later files win over earlier ones, the command line wins over
-files. `--check` says all that is wrong, or prints placement and batch arithmetic, and exits. Any boolean can be
-switched off by `--no-...`; lists take several words; a dict is JSON on the command line.
+files; `null` in a later file unsets what may be unset. `--check` says all that is wrong, or prints placement and batch
+arithmetic, and exits. Any boolean can be switched off by `--no-...`; lists take several words; a dict is JSON on the
+command line.
 """
 
 

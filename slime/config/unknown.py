@@ -24,7 +24,8 @@ def explain(name: str) -> tuple[str, str]:
         return "is not set here", f"it follows from {owner}"
     if name.startswith("no_") and (positive := catalogue.find(name.removeprefix("no_"))):
         option, _ = positive
-        return "negates an option that is no switch", f"{option.flag} {option.unit}: {option.help}"
+        undone = f" (unset again by {option.name}: null in a later --config)" if option.optional else ""
+        return "negates an option that is no switch", f"{option.flag} {option.unit}: {option.help}{undone}"
     near = nearest(name)
     try:
         passed_through(family)

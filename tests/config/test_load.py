@@ -208,6 +208,8 @@ def test_later_files_win_and_the_command_line_wins_over_files(tmp_path):
     for argv in (["--config", a, b], ["--config", a, "--config", b]):
         config = loaded(*argv, "--min-lr", "0.3")
         assert (config.seed, config.lr, config.min_lr) == (1, 2, 0.3)
+    b = write(tmp_path / "b.yaml", "save_hf: null\n")
+    assert loaded("--config", write(tmp_path / "a.yaml", "save_hf: out\n"), b).save_hf is None
 
 
 @pytest.mark.parametrize(

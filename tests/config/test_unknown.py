@@ -45,6 +45,8 @@ def test_without_a_near_name_it_is_said_where_to_look():
 def test_an_option_with_a_value_cannot_be_negated():
     what, fix = unknown.explain("no_lr")
     assert what == "negates an option that is no switch" and fix.startswith("--lr X: Learning rate")
+    assert "null" not in fix
+    assert unknown.explain("no_save_hf")[1].endswith(" (unset again by save_hf: null in a later --config)")
 
 
 def test_names_of_other_trainers_lead_to_options_and_are_none_themselves():
