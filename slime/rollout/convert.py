@@ -110,7 +110,7 @@ def assemble(
     config: Config, data: Mapping[str, Sequence[Any]], *, dp_size: int, scratch: Scratch | None = None
 ) -> Iterator[Batch]:
     """Batches for `dp_size` ranks: divides the columns among ranks, steps and micro-batches, and lays them out as
-    arrays. With `scratch` the tokens of a batch are there until the next batch is asked for.
+    arrays. With `scratch` the tokens of a batch are there until the next but one is asked for.
 
     Raises SampleError for what can't be trained on: a token that is not in the vocabulary, a number that is none.
     """
@@ -140,6 +140,8 @@ def assemble(
     new = _new if scratch is None else scratch.array
     vocab_size = architecture.read(config.hf_checkpoint)["vocab_size"]
     for rank, micro_batches in zip(ranks, scored, strict=True):
+        if scratch is not None:
+            scratch.turn()
         batch = _batch(data, rank, sizes, micro_batches, new)
         _check_values(batch, vocab_size)
         yield batch
@@ -164,13 +166,19 @@ def _scored(config: Config, ranks: Sequence[schedule.RankPlan], lengths: list[in
 
 
 class Scratch:
-    """Memory for the tokens of one batch after the other: what is new to a process costs more than writing to it."""
+    """Memory for the tokens of one batch after the other, in two places by turns, so that one can be copied away while
+    the next is laid out: what is new to a process costs more than writing to it."""
 
     def __init__(self) -> None:
         self._of: dict[str, np.ndarray] = {}
+        self._other: dict[str, np.ndarray] = {}
+
+    def turn(self) -> None:
+        """From now on the place of the batch before the last is used again."""
+        self._of, self._other = self._other, self._of
 
     def array(self, name: str, size: int, dtype: type) -> np.ndarray:
-        """An array of the column `name`, in the place of the one before."""
+        """An array of the column `name`, in its place."""
         num_bytes = size * np.dtype(dtype).itemsize
         if name not in self._of or self._of[name].nbytes < num_bytes:
             self._of[name] = np.empty(num_bytes + num_bytes // 8, np.uint8)
@@ -241,7 +249,7 @@ def _batch(
 def _check_values(batch: Batch, vocab_size: int) -> None:
     """Raises SampleError for what would be a loss of nan, or none at all, in training."""
     tokens_T = batch.tokens_T
-    if len(tokens_T) and (tokens_T.min() < 0 or tokens_T.max() >= vocab_size):
+    if len(tokens_T) and tokens_T.view(np.uint32).max() >= vocab_size:  # negative ones are larger still
         at = int(np.argmax((tokens_T < 0) | (tokens_T >= vocab_size)))
         what = f"token {tokens_T[at]} is not in the vocabulary of {vocab_size}"
         raise SampleError(f"{_sample_at(batch, at, batch.total_lengths_N)}: {what}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Self
 
@@ -118,7 +119,15 @@ class Producer:
 
     def _batches(self, data: Mapping[str, Sequence[Any]], dp_size: int) -> list[Any]:
         batches = assemble(self.config, data, dp_size=dp_size, scratch=self._scratch)
-        return list(batches) if self._deliver is None else list(map(self._deliver, batches))
+        if self._deliver is None:
+            return list(batches)
+        delivered: list[Future[Any]] = []
+        with ThreadPoolExecutor(1) as beside:  # one is copied while the next is laid out
+            for batch in batches:
+                delivered.append(beside.submit(self._deliver, batch))
+                if len(delivered) > 1:
+                    delivered[-2].result()  # its memory is the next one's
+        return [one.result() for one in delivered]
 
     def progress(self) -> str:
         """How far the rollout is that is being made, for a person; "" where that is not known. From any thread."""

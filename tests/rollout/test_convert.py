@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ from slime.config import Config
 from slime.data.batch import Batch
 from slime.data.sample import Sample, SampleError, Status
 from slime.rollout.convert import Scratch, assemble, columns, removed_because
+from slime.rollout.producer import Producer
+from slime.rollout.replay import NoPrompts
 from slime.rollout.types import RolloutError, flatten, number_groups
 from tests.rollout.samples import finished
 
@@ -55,7 +58,9 @@ def test_two_ranks_by_hand(make_config: Callable[..., Config]) -> None:
         assert batch.train_metadata is None
 
 
-def test_memory_that_is_used_again_holds_the_same_until_the_next_batch(make_config: Callable[..., Config]) -> None:
+def test_memory_that_is_used_again_holds_the_same_until_the_next_batch_but_one(
+    make_config: Callable[..., Config],
+) -> None:
     """Of one rank after the other, and of one rollout after the other, shorter or longer."""
     scratch, names = Scratch(), ("tokens_T", "loss_mask_R", "rollout_log_probs_R")
     places = set()
@@ -63,12 +68,32 @@ def test_memory_that_is_used_again_holds_the_same_until_the_next_batch(make_conf
         samples = [finished(i, [3 + i] * length) for i in range(4)]
         expected = convert(make_config(), samples, dp_size=2)
         data = columns(make_config(), samples, [0.0] * 4, [0.0] * 4)
-        batches = assemble(make_config(), data, dp_size=2, scratch=scratch)
+        batches = list(assemble(make_config(), data, dp_size=2, scratch=scratch))
         for batch, wanted in zip(batches, expected, strict=True):
             for name in names:
                 np.testing.assert_array_equal(getattr(batch, name), getattr(wanted, name))
             places.add(batch.tokens_T.__array_interface__["data"][0])
-    assert len(places) == 2, "the first memory, and what was needed when samples were longer"
+    assert len(places) == 4, "two places, and two others that were needed when samples were longer"
+
+
+def test_batches_are_delivered_in_order_each_before_its_memory_is_used_again(
+    make_config: Callable[..., Config],
+) -> None:
+    """The copy of a batch is made while the next is laid out, however long it takes."""
+    samples = [finished(i, [3 + i] * 20) for i in range(8)]
+    expected = convert(make_config(), samples, dp_size=4)
+    copies = []
+
+    def deliver(batch: Batch) -> int:
+        time.sleep(0.05)
+        copies.append(batch.tokens_T.copy())
+        return len(copies) - 1
+
+    producer = Producer(make_config(), NoPrompts(), deliver=deliver)
+    data = columns(make_config(), samples, [0.0] * 8, [0.0] * 8)
+    assert producer._batches(data, 4) == [0, 1, 2, 3]
+    for copy, wanted in zip(copies, expected, strict=True):
+        np.testing.assert_array_equal(copy, wanted.tokens_T)
 
 
 def test_arrays_have_the_types_that_a_batch_promises(make_config: Callable[..., Config]) -> None:
