@@ -120,7 +120,8 @@ class Page:
         lines = [
             self.terminal.paint(f"rollout {rollout_id}", "bold") + f": {len(batch)} samples in {groups} groups, {said}"
         ]
-        if rewards := self._graded(batch):
+        rewards = [entry.reward for entry in batch if entry.reward is not None]
+        if rewards:
             lines.append(f"reward {mean(rewards):.3f} in the mean, {min(rewards):g} to {max(rewards):g}")
         texts = self._recorded(rollout_id)
         best, worst = batch[:SHOWN], batch[SHOWN:][-SHOWN:][::-1]
@@ -171,7 +172,8 @@ class Page:
 
     def _recorded(self, rollout_id: int) -> dict[int, list[Sample]]:
         """The samples of a rollout by number, where --save-debug-rollout-data kept them."""
-        template = self._options().get("save_debug_rollout_data")
+        options = {name: value for section in self.run.read_config().values() for name, value in section.items()}
+        template = options.get("save_debug_rollout_data")
         path = template and Path(template.format(rollout_id=rollout_id))
         if not path or not path.is_file():
             return {}
@@ -182,17 +184,8 @@ class Page:
                     found.setdefault(sample.index, []).append(sample)
         return found
 
-    def _options(self) -> dict[str, Any]:
-        return {name: value for section in self.run.read_config().values() for name, value in section.items()}
-
-    def _graded(self, batch: Sequence[Entry]) -> list[float]:
-        """The rewards of a batch. Of demonstrations there are none: what they are recorded with says nothing."""
-        if self._options().get("loss_type") == "sft_loss":
-            return []
-        return [entry.reward for entry in batch if entry.reward is not None]
-
     def _rewards(self, rollout_id: int) -> str:
-        rewards = self._graded(self.history.step(rollout_id))
+        rewards = [entry.reward for entry in self.history.step(rollout_id) if entry.reward is not None]
         return f"; reward of the last {mean(rewards):.3f}" if rewards else ""
 
     def _state(self, state: State) -> str:

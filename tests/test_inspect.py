@@ -107,11 +107,10 @@ def fails(capsys, *words: str) -> str:
 
 def test_demonstrations_have_no_reward(tmp_path, capsys):
     run = RunDir.create(tmp_path / "taught")
-    run.config_file.write_text("algorithm:\n  loss_type: sft_loss\n")
     with closing(Ledger(run.ledger_file)) as ledger:
         ledger.issue([(0, 0)])
         ledger.generate([0], 0)
-        ledger.finish([Outcome(0, 0, 30, 20, 0.0)], 0)
+        ledger.finish([Outcome(0, 0, 30, 20, None)], 0)
         ledger.flush()
     for words in ([], ["step", "0"]):
         assert main([str(run.path), *words]) == 0
