@@ -89,9 +89,9 @@ def test_batches_are_delivered_in_order_each_before_its_memory_is_used_again(
         copies.append(batch.tokens_T.copy())
         return len(copies) - 1
 
-    producer = Producer(make_config(), NoPrompts(), deliver=deliver)
     data = columns(make_config(), samples, [0.0] * 8, [0.0] * 8)
-    assert producer._batches(data, 4) == [0, 1, 2, 3]
+    with Producer(make_config(), NoPrompts(), deliver=deliver) as producer:
+        assert producer._batches(data, 4) == [0, 1, 2, 3]
     for copy, wanted in zip(copies, expected, strict=True):
         np.testing.assert_array_equal(copy, wanted.tokens_T)
 
