@@ -5,9 +5,12 @@ Whoever changes the engine's weights puts them back; nobody leaves it paused.
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
@@ -27,6 +30,22 @@ LONGEST = (
     *("test_end_to_end.py", "test_faults.py", "test_resume.py", "test_sync.py", "test_parallel.py", "test_restarts.py"),
     *("test_engine_groups.py", "test_checkpoint.py"),
 )
+
+
+def one_parse_at_a_time() -> None:
+    """Python 3.11's parser fails with "AST constructor recursion depth mismatch" when two threads are in it, and so
+    does whoever shows a traceback while a thread that a test has left shows another."""
+    lock, parse = threading.RLock(), ast.parse
+
+    def locked(*args: object, **kwargs: object) -> ast.AST:
+        with lock:
+            return parse(*args, **kwargs)
+
+    ast.parse = locked
+
+
+if sys.version_info < (3, 12):
+    one_parse_at_a_time()
 
 
 def pytest_configure() -> None:
