@@ -6,14 +6,15 @@ Whoever changes the engine's weights puts them back; nobody leaves it paused.
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -32,20 +33,25 @@ LONGEST = (
 )
 
 
-def one_parse_at_a_time() -> None:
-    """Python 3.11's parser fails with "AST constructor recursion depth mismatch" when two threads are in it, and so
-    does whoever shows a traceback while a thread that a test has left shows another."""
-    lock, parse = threading.RLock(), ast.parse
+def parse_without_collecting_garbage() -> None:
+    """Python 3.11's parser fails with "AST constructor recursion depth mismatch" when garbage is collected in it whose
+    finalizer parses, too; pytest parses where a finalizer raises, to show that."""
+    parse = ast.parse
 
-    def locked(*args: object, **kwargs: object) -> ast.AST:
-        with lock:
+    def alone(*args: Any, **kwargs: Any) -> ast.AST:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
             return parse(*args, **kwargs)
+        finally:
+            if collects:
+                gc.enable()
 
-    ast.parse = locked
+    ast.parse = alone
 
 
 if sys.version_info < (3, 12):
-    one_parse_at_a_time()
+    parse_without_collecting_garbage()
 
 
 def pytest_configure() -> None:

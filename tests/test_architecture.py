@@ -48,8 +48,6 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
 
 
-# Read when tests are collected: while a thread that an earlier test has left is reading Python too, Python 3.11 fails
-# with "AST constructor recursion depth mismatch".
 IMPORTS = {file: list(imports(file)) for file in FILES}
 
 
