@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from slime.inference.errors import InferenceError
+from slime.inference.errors import InferenceError, RequestError
 from slime.inference.external import LISTENS_S, ExternalServer
 from slime.inference.flags import flags
 from slime.inference.http import ask, exchange
@@ -92,7 +92,11 @@ class RouterWorkers:
         while ids := [worker["id"] for worker in self.workers() if worker["url"] == url]:
             if time.monotonic() > deadline:
                 raise InferenceError(f"{self.place} still has the engine {url} after {timeout:g} s")
-            self._call("DELETE", f"/workers/{ids[0]}")
+            try:
+                self._call("DELETE", f"/workers/{ids[0]}")
+            except RequestError as error:
+                if error.status != 404:  # it has taken it out since it listed it
+                    raise
             time.sleep(0.05)
 
     def is_healthy(self) -> bool:

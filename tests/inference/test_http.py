@@ -11,39 +11,49 @@ import pytest
 
 from slime.inference import control as control_module
 from slime.inference.control import EngineControl
-from slime.inference.errors import InferenceError
+from slime.inference.errors import InferenceError, RequestError
 from slime.inference.external import ExternalEngine
 from slime.inference.router import ExternalRouter
 
+Answer = Callable[[str], tuple[int, str]]
+"""The status and text of an answer to a method."""
+
 
 @pytest.fixture
-def says() -> Iterator[Callable[[str], str]]:
-    """The address of a server that says one thing, whatever it is asked."""
-    said = b""
+def answers() -> Iterator[Callable[[Answer], str]]:
+    """The address of a server that answers so."""
+    answer: Answer
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(said)))
+            status, text = answer(self.command)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode())))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(text.encode())
 
-        do_POST = do_GET
+        do_POST = do_DELETE = do_GET
 
         def log_message(self, *_: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def begin(text: str) -> str:
-        nonlocal said
-        said = text.encode()
+    def begin(with_: Answer) -> str:
+        nonlocal answer
+        answer = with_
         return f"127.0.0.1:{server.server_port}"
 
     yield begin
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def says(answers: Callable[[Answer], str]) -> Callable[[str], str]:
+    """The address of a server that says one thing, whatever it is asked."""
+    return lambda text: answers(lambda _: (200, text))
 
 
 CALLS: dict[str, Callable[[str], Any]] = {
@@ -81,6 +91,32 @@ def test_a_router_that_takes_an_engine_and_does_not_say_which(says) -> None:
     address = says('{"workers": []}')
     with pytest.raises(InferenceError, match="POST /workers: answered without worker_id"):
         ExternalRouter(f"http://{address}").add_workers(["http://127.0.0.1:1"], 0.1)
+
+
+LISTED, GONE = '{"workers": [{"url": "http://e", "id": "7"}]}', '{"workers": []}'
+
+
+def test_an_engine_that_the_router_takes_out_meanwhile_is_out(answers) -> None:
+    """It does so in its own time: it may have listed it, and not know it any more."""
+    lists = iter([LISTED, LISTED, GONE])
+    statuses = iter([202, 404])
+    asked: list[str] = []
+
+    def answer(method: str) -> tuple[int, str]:
+        asked.append(method)
+        return (200, next(lists)) if method == "GET" else (next(statuses), "{}")
+
+    ExternalRouter(f"http://{answers(answer)}").remove_worker("http://e", 10)
+    assert asked == ["GET", "DELETE", "GET", "DELETE", "GET"]
+
+
+def test_a_router_that_will_not_take_an_engine_out_is_told(answers) -> None:
+    address = answers(lambda method: (200, LISTED) if method == "GET" else (403, "no"))
+    with pytest.raises(RequestError, match="DELETE /workers/7: 403 Forbidden: no"):
+        ExternalRouter(f"http://{address}").remove_worker("http://e", 10)
+    address = answers(lambda method: (200, LISTED) if method == "GET" else (404, "{}"))
+    with pytest.raises(InferenceError, match=r"still has the engine http://e after 0\.2 s"):
+        ExternalRouter(f"http://{address}").remove_worker("http://e", 0.2)
 
 
 def test_calls_that_read_all_weights_have_the_time_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
