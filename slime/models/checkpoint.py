@@ -46,7 +46,7 @@ class Checkpoint:
         path = self.directory / INDEX
         try:
             files = dict(json.loads(path.read_text())["weight_map"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{path} is not an index of safetensors files: {error!r}") from error
         if absent := sorted({file for file in files.values() if not (self.directory / file).is_file()}):
             raise CheckpointError(

@@ -31,7 +31,7 @@ class Decoder(Family):
     """Biases of the query, key and value projections; None: as config.json's attention_bias says."""
 
     partly_rotated: ClassVar[bool] = False
-    """Whether the rotated share of each head has to be stated; else all of it is, where none is stated."""
+    """Whether only a share of each head is rotated, which then has to be stated; else all of it is."""
 
     def __init__(self, hf_config: dict[str, Any]):
         # transformers 5 writes one dict of rotary parameters where 4 wrote several keys.
@@ -40,6 +40,7 @@ class Decoder(Family):
             self.rope["partial_rotary_factor"] = share
         for key in ("rope_scaling", "rope_parameters"):
             self.rope |= hf_config.get(key) or {}
+        self.rotated_share: float | None = self.rope.get("partial_rotary_factor")
         self.rope_type: str = self.rope.get("rope_type", self.rope.get("type", "default"))
         self.tied = bool(hf_config.get("tie_word_embeddings", False))
         super().__init__(hf_config)
@@ -50,8 +51,10 @@ class Decoder(Family):
             yield f"rope scaling of type {self.rope_type!r} is not supported (only {', '.join(self.rope_types)})"
         if self.rope["rope_theta"] is None:
             yield "lacks `rope_theta`"
-        if self.partly_rotated and "partial_rotary_factor" not in self.rope:
+        if self.partly_rotated and self.rotated_share is None:
             yield "lacks `partial_rotary_factor`"
+        if not self.partly_rotated and self.rotated_share not in (None, 1):
+            yield f"partial_rotary_factor is {self.rotated_share}, but this family rotates whole heads"
         if self.qkv_bias is False and c.get("attention_bias"):
             yield "attention_bias is true, but this family has no biases in attention"
         if c.get("mlp_bias"):
@@ -119,8 +122,7 @@ class Decoder(Family):
             "position_embedding_type": "rope",
             "rotary_base": self.rope["rope_theta"],
         }
-        share = self.rope.get("partial_rotary_factor", 1.0)
-        return arguments if share == 1.0 else arguments | {"rotary_percent": share}
+        return arguments | {"rotary_percent": self.rotated_share} if self.partly_rotated else arguments
 
     def list_tensors(self) -> Iterator[tuple[str, Mapping]]:
         size = self.config["vocab_size"]

@@ -16,8 +16,8 @@ from slime.models.mapping import Column, Latent, Mapping, Replicated, Row
 from slime.models.sigmoid_mixture import SigmoidMixture
 
 YARN = frozenset({
-    "beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim", "original_max_position_embeddings", "rope_theta",
-    "rope_type", "type",
+    "beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim", "original_max_position_embeddings",
+    "partial_rotary_factor", "rope_theta", "rope_type", "type",
 })  # fmt: skip
 
 
@@ -33,6 +33,9 @@ class DeepseekV3(SigmoidMixture):
             yield "rope_interleave is false, but only true is supported"
         if self.config["num_key_value_heads"] != self.config["num_attention_heads"]:
             yield "num_key_value_heads differs from num_attention_heads"
+        compared = self.config["qk_nope_head_dim"] + self.config["qk_rope_head_dim"]
+        if (value := self.config["v_head_dim"]) > compared:  # Megatron pads values to the size of queries
+            yield f"v_head_dim {value} exceeds {compared} (qk_nope_head_dim and qk_rope_head_dim)"
         if self.rope_type == "yarn":
             for key in ("factor", "original_max_position_embeddings"):
                 if not self.rope.get(key):

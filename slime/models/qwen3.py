@@ -35,6 +35,8 @@ class Qwen3Moe(Qwen3):
         yield from super().unsupported()
         if not (self.config.get("num_experts") or self.config.get("num_local_experts")):
             yield "lacks `num_experts`"
+        if self.config["num_experts_per_tok"] == 1 and self.config.get("norm_topk_prob"):
+            yield "num_experts_per_tok is 1 with norm_topk_prob, which leaves the score of an expert at 1"
 
     def is_moe(self, layer: int) -> bool:
         c = self.config

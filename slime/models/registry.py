@@ -46,7 +46,7 @@ def read_hf_config(directory: str | Path) -> dict[str, Any]:
         hf_config = json.loads(path.read_text())
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist: is {directory} a directory with a model in HF format?") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # the last where it is nested too deep
         raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(hf_config, dict):
         raise ModelError(f"{path} holds a JSON {type(hf_config).__name__}, not an object")

@@ -97,6 +97,7 @@ def test_unknown_model_type_names_the_known_ones(model_type):
         ({"quantization_config": {"quant_method": "fp8"}}, "quantised"),
         ({"torch_dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn'"),
         ({"head_dim": None}, "lacks `head_dim`"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
     ],
 )
 @pytest.mark.parametrize("config", [QWEN3_4B, QWEN3_30B_A3B], ids=["dense", "moe"])
@@ -115,6 +116,14 @@ def test_experts_without_a_number_are_refused():
         family_of(QWEN3_30B_A3B | {"num_experts": None})
 
 
+def test_the_score_of_a_single_expert_is_not_normalised():
+    """It would be 1 whatever the router says; and Megatron has no such router."""
+    single = QWEN3_30B_A3B | {"num_experts_per_tok": 1}
+    with pytest.raises(ModelError, match="num_experts_per_tok is 1 with norm_topk_prob"):
+        family_of(single)
+    assert family_of(single | {"norm_topk_prob": False}).transformer_fields()["moe_router_pre_softmax"]
+
+
 @pytest.mark.parametrize("config", [QWEN3_4B, QWEN3_30B_A3B], ids=["dense", "moe"])
 def test_keys_that_nobody_reads_are_said(config, caplog):
     with caplog.at_level(logging.WARNING):
@@ -126,7 +135,12 @@ def test_keys_that_nobody_reads_are_said(config, caplog):
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [(None, "does not exist"), ("{", "cannot be read"), ("[1]", "holds a JSON list")],
+    [
+        (None, "does not exist"),
+        ("{", "cannot be read"),
+        ("[" * 5000, "cannot be read: maximum recursion depth exceeded"),
+        ("[1]", "holds a JSON list"),
+    ],
 )
 def test_bad_config_files(tmp_path, text, complaint):
     if text is not None:

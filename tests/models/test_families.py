@@ -86,6 +86,9 @@ REFUSED = [
     (LLAMA_3_1_8B, {"rope_scaling": {"rope_type": "llama3"}}, "lacks `factor`.*low_freq_factor None.*Megatron's is 1"),
     (LLAMA_3_1_8B, {"rope_scaling": {"rope_type": "dynamic"}}, r"'dynamic' is not supported \(only default, llama3\)"),
     (GLM_4_9B, {"partial_rotary_factor": None}, "lacks `partial_rotary_factor`"),
+    (LLAMA_3_1_8B, {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, but this family rotates whole heads"),
+    (QWEN2_5_7B, {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    (MOONLIGHT_16B_A3B, {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     (GLM_4_5_AIR, {"norm_topk_prob": False}, "not normalised"),
     (GLM_4_5_AIR, {"n_group": 8, "topk_group": 2}, "rank a group of experts by its 4 best ones instead of 2"),
     (GLM_4_5_AIR, {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
@@ -96,6 +99,7 @@ REFUSED = [
     (DEEPSEEK_V3, {"rope_scaling": {"type": "yarn", "attention_factor": 2.0}}, "lacks `factor`.*with attention_factor"),
     (DEEPSEEK_V3, {"quantization_config": {"quant_method": "awq"}}, "not in fp8 with a scale for each block"),
     (DEEPSEEK_V3, {"kv_lora_rank": None}, "lacks `kv_lora_rank`"),
+    (DEEPSEEK_V3, {"v_head_dim": 193}, r"v_head_dim 193 exceeds 192 \(qk_nope_head_dim and qk_rope_head_dim\)"),
     (QWEN2_5_7B, {"use_sliding_window": True, "max_window_layers": 27}, "sliding-window"),
     (QWEN2_5_7B, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope scaling of type 'yarn'"),
 ]
@@ -125,6 +129,18 @@ def test_every_key_is_known(model, caplog):
 def test_what_would_be_ignored_is_refused(config, keys, complaint):
     with pytest.raises(ModelError, match=complaint):
         family_of(config | keys)
+
+
+@pytest.mark.parametrize(
+    ("config", "keys"),
+    [
+        (LLAMA_3_1_8B, {"partial_rotary_factor": 1.0}),
+        (QWEN2_5_7B, {"rope_parameters": {"partial_rotary_factor": None}}),
+        (DEEPSEEK_V3, {"partial_rotary_factor": 1.0, "v_head_dim": 192}),
+    ],
+)
+def test_what_says_no_more_than_the_family_does_is_none_of_that(config, keys):
+    assert family_of(config | keys).gpt_arguments(8) == family_of(config).gpt_arguments(8)
 
 
 def test_share_of_a_head_that_is_rotated_in_the_form_of_transformers_5():
