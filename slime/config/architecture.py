@@ -89,7 +89,7 @@ def read(directory: str | Path) -> Architecture:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError("there is no config.json in it") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # the last where it is nested too deep
         raise ValueError(f"its config.json cannot be read: {error}") from None
     if not isinstance(config, dict) or "model_type" not in config:
         raise ValueError("its config.json does not name a model_type")

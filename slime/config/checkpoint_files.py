@@ -19,6 +19,7 @@ from slime.config.checkpoint_dir import DATA, STATE, rollout_of, to_load
 if TYPE_CHECKING:
     from slime.config.config import Config
 
+UNREADABLE = (OSError, ValueError, RecursionError)  # the last where JSON is nested too deep
 METADATA, FORMAT, MODEL = ".metadata", "metadata.json", "config.json"
 NOT_OF_THE_WEIGHTS = frozenset(
     """
@@ -58,7 +59,7 @@ def read_state(checkpoint: Path) -> dict[str, Any] | None:
     try:
         state = json.loads(file.read_text(encoding="utf-8"))
         reason = _unlike_a_state(state)
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         reason = f"can't be read ({error})"
     if reason:
         fix = f"{ANOTHER}; without this file --finetune takes the weights alone"
@@ -132,7 +133,7 @@ def damages(checkpoint: Path) -> Iterator[Damage]:
         try:
             if not isinstance(json.loads((checkpoint / MODEL).read_text(encoding="utf-8")), dict):
                 raise ValueError("it is no JSON object")
-        except (OSError, ValueError) as error:
+        except UNREADABLE as error:
             yield Damage(f"{checkpoint / MODEL} can't be read ({error})", ANOTHER)
     if reason := wrong_format(checkpoint):
         yield Damage(f"{checkpoint / FORMAT} {reason}", ANOTHER)
@@ -146,7 +147,7 @@ def wrong_format(checkpoint: Path) -> str:
         stated = json.loads((checkpoint / FORMAT).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return "is not there, so Megatron does not know how tensors are stored"
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         return f"can't be read ({error})"
     if not (isinstance(stated, dict) and isinstance(stated.get("sharded_backend"), str)):
         return "does not say how tensors are stored ('sharded_backend')"
@@ -157,7 +158,7 @@ def of_another_model(checkpoint: Path, model: str) -> str:
     """How its config.json differs from that of a model; nothing where it doesn't, or where one can't be read."""
     try:
         saved, wanted = (json.loads((Path(path) / MODEL).read_text(encoding="utf-8")) for path in (checkpoint, model))
-    except (OSError, ValueError):
+    except UNREADABLE:
         return ""
     both = isinstance(saved, dict) and isinstance(wanted, dict)
     return "; ".join(differences(saved, wanted)) if both else ""
@@ -185,7 +186,7 @@ def lost_position(config: Config) -> Damage | None:
         reason = "holds no JSON object"
     except FileNotFoundError:
         reason = "is not there (a run on recordings saves none)"
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         reason = f"can't be read ({error})"
     fix = "put it back from a copy, take another checkpoint with --ckpt-step, or the weights alone with --finetune"
     return Damage(f"{file} {reason}, so the position in the prompts is not known", fix)

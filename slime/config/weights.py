@@ -67,7 +67,7 @@ def unsound(directory: Path, model: Architecture, *, to_value: bool = False) -> 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
         return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{index} is not an index of weights: {error!r}") from None
 
 
@@ -85,7 +85,7 @@ def _header(file: Path) -> dict[str, Shape]:
             tensors = {name: entry for name, entry in entries.items() if name != "__metadata__"}
             end = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
             shapes = {name: tuple(entry["shape"]) for name, entry in tensors.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             raise ValueError(f"{file} is no safetensors file: its header is not readable") from None
     if size != end:
         raise ValueError(f"{file} is {'cut off' if size < end else 'too long'}: {size:,} bytes of {end:,}")

@@ -13,7 +13,7 @@ from slime.data.errors import DataError
 from slime.data.eval_sets import eval_sets
 from slime.data.prompts import Keys, Prompt, PromptSet
 from slime.data.template import compile_templates
-from slime.data.tokenizer import Tokenizer, load_backend, load_templates, read_json
+from slime.data.tokenizer import CONFIG, Tokenizer, load_templates, read_json
 
 PIECE = 256  # prompts that are encoded at a time, until one is found that fits
 
@@ -83,7 +83,7 @@ def unusable_tokenizer(config: Any) -> list[tuple[str, str]]:
     checkpoint = Path(config.hf_checkpoint)
     if (checkpoint / "tokenizer.json").exists():  # older formats take transformers to read, and seconds
         try:
-            load_backend(checkpoint)
+            Tokenizer.load(checkpoint)
         except DataError as error:
             return [("--hf-checkpoint", str(error))]
     return []
@@ -98,7 +98,7 @@ def unusable_template(config: Any) -> list[tuple[str, str]]:
     if not (config.apply_chat_template or trains_on_messages):
         return []
     try:
-        compile_templates(load_templates(checkpoint, read_json(checkpoint / "tokenizer_config.json")))
+        compile_templates(load_templates(checkpoint, read_json(checkpoint / CONFIG)))
     except DataError as error:
         option = "--apply-chat-template" if config.apply_chat_template else "--loss-type sft_loss"
         return [(option, f"{checkpoint}: {error}")]

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 
 from slime.data.errors import DataError
 
+CONFIG = "tokenizer_config.json"
 MANY_TOKENS = 10_000  # fewer are decoded before the library's threads, on a machine whose cores are busy, have begun
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -41,18 +42,15 @@ class Tokenizer:
         directory = Path(checkpoint)
         if not directory.is_dir():
             raise DataError(f"{directory}: no such directory; a tokenizer is looked for there")
-        config = read_json(directory / "tokenizer_config.json")
+        config = read_json(directory / CONFIG)
         backend = load_backend(directory)
-        for _, token in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])):
+        for token in _added_tokens(config, directory / CONFIG):
             if backend.token_to_id(token["content"]) is None:
                 backend.add_tokens([AddedToken(**token)])
-        legacy = read_json(directory / "special_tokens_map.json")
-        named = {name: token_text(config.get(name) or legacy.get(name)) for name in NAMED_TOKENS}
-        named = {name: text for name, text in named.items() if text is not None}
+        named = {**_named_tokens(directory / "special_tokens_map.json"), **_named_tokens(directory / CONFIG)}
         stops = {backend.token_to_id(named["eos_token"])} if "eos_token" in named else set()
-        for file in ("config.json", "generation_config.json"):
-            ids = read_json(directory / file).get("eos_token_id")
-            stops |= set(ids) if isinstance(ids, list) else {ids}
+        for name in ("config.json", "generation_config.json"):
+            stops |= _stop_token_ids(directory / name)
         return cls(backend, named, load_templates(directory, config), stops - {None})
 
     def __len__(self) -> int:
@@ -105,11 +103,9 @@ def load_backend(directory: Path) -> Backend:
 
 def load_templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
     """Name -> source. Files of their own win over tokenizer_config.json, where older checkpoints keep templates."""
-    inline = config.get("chat_template")
-    if isinstance(inline, list):
-        templates = {template["name"]: template["template"] for template in inline}
-    else:
-        templates = {} if inline is None else {"default": inline}
+    templates = _inline_templates(config.get("chat_template"))
+    if not all(isinstance(source, str) for source in templates.values()):
+        raise DataError(f"{directory / CONFIG}: its chat_template is neither a text nor a list of named ones")
     if (file := directory / "chat_template.jinja").exists():
         templates["default"] = file.read_text(encoding="utf-8")
     for file in sorted(directory.glob("additional_chat_templates/*.jinja")):
@@ -117,8 +113,43 @@ def load_templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
     return templates
 
 
-def token_text(token: Any) -> str | None:
-    return token["content"] if isinstance(token, dict) else token
+def _inline_templates(inline: Any) -> dict[str, Any]:
+    if not isinstance(inline, list):
+        return {} if inline is None else {"default": inline}
+    try:
+        return {template["name"]: template["template"] for template in inline}
+    except (LookupError, TypeError):
+        return {"default": inline}
+
+
+def _added_tokens(config: dict[str, Any], file: Path) -> list[dict[str, Any]]:
+    """In the order of their ids."""
+    by_id = config.get("added_tokens_decoder") or {}
+    try:
+        tokens = [token for _, token in sorted(by_id.items(), key=lambda item: int(item[0]))]
+        if all(isinstance(token["content"], str) for token in tokens):
+            return tokens
+    except (AttributeError, LookupError, TypeError, ValueError):
+        pass
+    raise DataError(f"{file}: its added_tokens_decoder gives no text by id")
+
+
+def _named_tokens(file: Path) -> dict[str, str]:
+    content, named = read_json(file), {}
+    for name in NAMED_TOKENS:
+        if token := content.get(name):
+            named[name] = token.get("content") if isinstance(token, dict) else token
+            if not isinstance(named[name], str):
+                raise DataError(f"{file}: its {name} is no text")
+    return named
+
+
+def _stop_token_ids(file: Path) -> set[int | None]:
+    stated = read_json(file).get("eos_token_id")
+    ids = stated if isinstance(stated, list) else [stated]
+    if not all(one is None or type(one) is int for one in ids):
+        raise DataError(f"{file}: its eos_token_id is neither an id nor a list of them")
+    return set(ids)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -127,7 +158,9 @@ def read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except OSError as error:
+        raise DataError(f"{file}: can't be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:  # the latter where it is nested too deep
         raise DataError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(content, dict):
         raise DataError(f"{file}: must be a JSON object, not {type(content).__name__}")

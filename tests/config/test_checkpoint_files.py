@@ -90,6 +90,7 @@ WITHOUT = {key: value for key, value in state_after(6).items() if key != "layout
     [
         ("{", "can't be read ("),
         ("", "can't be read ("),
+        ("[" * 5000, "can't be read (maximum recursion depth exceeded"),
         ("[]", "holds a JSON list, not an object"),
         ("{}", "lacks 'progress'"),
         ('{"progress": 6}', "says 6 of 'progress', which is no object"),
@@ -113,9 +114,11 @@ def test_a_broken_state_is_refused_by_its_name(checked, run, state, said):
     [
         ("config.json", None, "iter_0000006 has lost its config.json, which says what model it is of"),
         ("config.json", "{", "iter_0000006/config.json can't be read ("),
+        ("config.json", "[" * 5000, "iter_0000006/config.json can't be read ("),
         ("config.json", "[]", "iter_0000006/config.json can't be read (it is no JSON object)"),
         ("metadata.json", None, "iter_0000006/metadata.json is not there, so Megatron does not know how"),
         ("metadata.json", "{", "iter_0000006/metadata.json can't be read ("),
+        ("metadata.json", "[" * 5000, "iter_0000006/metadata.json can't be read ("),
         ("metadata.json", "{}", "iter_0000006/metadata.json does not say how tensors are stored ('sharded_backend')"),
         (".metadata", None, "iter_0000006 is damaged: there is no file .metadata"),
         (".metadata", "", "iter_0000006 is damaged: its file .metadata can't be read ("),
@@ -146,7 +149,12 @@ def test_a_checkpoint_of_another_model_is_refused(checked, run):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "is not there (a run on recordings saves none)"), ("{", "can't be read ("), ("[]", "holds no JSON object")],
+    [
+        (None, "is not there (a run on recordings saves none)"),
+        ("{", "can't be read ("),
+        ("[" * 5000, "can't be read ("),
+        ("[]", "holds no JSON object"),
+    ],
 )
 def test_a_lost_position_in_the_prompts_is_told_before_a_start(checked, run, content, said):
     file = run / "rollout" / "6.json"

@@ -69,8 +69,9 @@ def test_a_missing_shard_is_named(tiny):
     assert "1 of 3 files of weights; model-00001.safetensors is missing" in lack
 
 
-def test_a_broken_index_is_said(tiny):
-    (tiny / "model.safetensors.index.json").write_text("{")
+@pytest.mark.parametrize("content", ["{", "[" * 5000])
+def test_a_broken_index_is_said(tiny, content):
+    (tiny / "model.safetensors.index.json").write_text(content)
     _, (lack,) = found(tiny)
     assert "is not an index of weights" in lack
 
@@ -80,6 +81,7 @@ def test_a_broken_index_is_said(tiny):
     [
         (None, "there is no config.json in it"),
         ("{", "its config.json cannot be read"),
+        ("[" * 5000, "its config.json cannot be read: maximum recursion depth exceeded"),
         ("[]", "does not name a model_type"),
         ('{"model_type": "qwen3", "head_dim": -1}', "/config.json: head_dim is -1, not a whole number of at least 1"),
         ('{"model_type": "qwen3"}', "(model_type qwen3) does not state 'num_attention_heads'"),

@@ -96,6 +96,20 @@ def test_a_row_that_asks_for_a_grader_that_there_is_not_is_said(checkpoint, tmp_
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("generation_config.json", "{", "not valid JSON"),
+        ("tokenizer_config.json", '{"chat_template": 3}', "its chat_template is neither a text"),
+    ],
+)
+@pytest.mark.parametrize("needs", [["--apply-chat-template"], ["--loss-type", "sft_loss"], []])
+def test_files_beside_the_tokenizer_that_are_broken_are_said_by_name(checkpoint, file, content, said, needs):
+    (checkpoint / file).write_text(content)
+    ((option, what),) = unusable_data(config_of(checkpoint, *needs))
+    assert option == "--hf-checkpoint" and f"{checkpoint / file}: {said}" in what
+
+
 def test_a_tokenizer_that_is_cut_off_is_said(checkpoint):
     file = checkpoint / "tokenizer.json"
     file.write_bytes(file.read_bytes()[:300])

@@ -169,11 +169,25 @@ def test_responses_lose_the_token_that_ended_them_and_nothing_else(tmp_path):
     ("file", "content", "message"),
     [
         ("tokenizer.json", "{", "not a tokenizer"),
-        ("tokenizer_config.json", "{", "tokenizer_config.json: not valid JSON"),
+        ("tokenizer_config.json", "{", r"tokenizer_config\.json: not valid JSON"),
+        ("tokenizer_config.json", "[" * 5000, r"tokenizer_config\.json: not valid JSON \(maximum recursion depth"),
+        ("tokenizer_config.json", '{"chat_template": 3}', r"tokenizer_config\.json: its chat_template is"),
+        ("tokenizer_config.json", '{"chat_template": ["x"]}', "is neither a text nor a list of named ones"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": [3]}', r"its added_tokens_decoder gives no text by id"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {"content": "y"}}}', "gives no text by id"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"3": {}}}', "gives no text by id"),
+        ("tokenizer_config.json", '{"eos_token": 3}', r"tokenizer_config\.json: its eos_token is no text"),
+        ("special_tokens_map.json", '{"bos_token": {"content": 3}}', r"tokens_map\.json: its bos_token is no text"),
+        ("generation_config.json", "{", r"generation_config\.json: not valid JSON"),
+        ("generation_config.json", '{"eos_token_id": "2"}', r"generation_config\.json: its eos_token_id is"),
+        ("generation_config.json", '{"eos_token_id": [[2]]}', r"eos_token_id is neither an id nor a list of them"),
+        ("config.json", '{"eos_token_id": 2.5}', r"/config\.json: its eos_token_id is neither an id"),
     ],
 )
 def test_a_broken_tokenizer_names_the_file(tmp_path, file, content, message):
     directory = write_tokenizer(tmp_path, templates.CHATML)
+    if file == "special_tokens_map.json":
+        (directory / "tokenizer_config.json").write_text("{}")
     (directory / file).write_text(content)
     with pytest.raises(DataError, match=message):
         Tokenizer.load(directory)
