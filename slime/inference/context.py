@@ -1,11 +1,12 @@
 """The context of the engines that make the rollouts: as long as the rollouts and all eval sets ask for, unless SGLang
-is told of another."""
+is told of another. It doesn't start with one that is longer than the model: no evaluation asks it to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from slime.config import architecture
 from slime.config.engine_groups import served_models
 from slime.config.engine_rules import longest_asked, stated_contexts
 from slime.data.errors import DataError
@@ -23,7 +24,15 @@ class Context(NamedTuple):
 
 
 def needed(config: Config) -> Context:
-    """The longest that is asked for. Without a limit the engines have the model's own."""
+    """The longest that is asked for. Without a limit, and where only evaluations ask for more than the model has, the
+    engines have the model's own."""
+    longest, own, asked = _longest(config), _of_the_model(config), config.rollout_max_context_len
+    if None not in (longest.length, own) and asked <= own < longest.length:
+        return Context(None, longest.whose)
+    return longest
+
+
+def _longest(config: Config) -> Context:
     rollout = Context(config.rollout_max_context_len, "--rollout-max-context-len")
     asked = [rollout]
     if config.eval_interval is not None:
@@ -56,10 +65,20 @@ def described(config: Config) -> Iterator[str]:
     if own is None or all(length for _, length in stated_contexts(config, served_models(config))):
         return
     length, whose = needed(config)
-    if length is None:
+    if length is None and (asked := _longest(config).length) is not None:
+        limit = f"{_of_the_model(config):,}"
+        yield f"the engines take as many tokens as the model does, {limit}: {whose} asks for {asked:,}"
+    elif length is None:
         yield f"the engines take as many tokens as the model does: {whose} has no limit"
     elif length > own:
         yield f"the engines take {length:,} tokens, prompt and response together: rollouts ask for less than {whose}"
+
+
+def _of_the_model(config: Config) -> int | None:
+    try:
+        return architecture.read(config.hf_checkpoint).get("max_position_embeddings")
+    except ValueError:  # who reads it for more than that says it
+        return None
 
 
 def _limit(one: EvalSet) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from slime.config import Config, load
 from slime.inference import context
 from slime.inference.context import Context
+from tests.config.checkpoints import TINY
 
 ROLLOUT = ["--rollout-max-context-len", "64", "--rollout-max-response-len", "22"]
 
@@ -62,6 +64,21 @@ def test_what_is_longer_than_for_rollouts_is_said(config_of) -> None:
     assert list(context.described(config_of(*EVAL, "--eval-max-context-len", "512", *told))) == []
     elsewhere = ["--rollout-external-engine-addrs", "127.0.0.1:1"]
     assert list(context.described(config_of(*EVAL, "--eval-max-context-len", "512", *elsewhere))) == []
+
+
+def test_evaluations_do_not_make_it_longer_than_the_model(config_of, tmp_path: Path) -> None:
+    """SGLang would refuse to start. What rollouts ask for is asked of it, whatever the model says."""
+    (tmp_path / "config.json").write_text(json.dumps(TINY))  # of 128 positions
+    model = ["--hf-checkpoint", str(tmp_path)]
+    assert context.needed(config_of(*model, *EVAL, "--eval-max-context-len", "128")).length == 128
+    longer = config_of(*model, *EVAL, "--eval-max-context-len", "129")
+    assert context.needed(longer) == Context(None, "--eval-max-context-len")
+    assert list(context.described(longer)) == [
+        "the engines take as many tokens as the model does, 128: --eval-max-context-len asks for 129"
+    ]
+    assert context.needed(config_of(*model, *EVAL, sets=LONG)) == Context(None, "eval set long")
+    stretched = ["--rollout-max-context-len", "256", "--rollout-max-response-len", "22"]
+    assert context.needed(config_of(*model, *EVAL, sets=LONG, rollout=stretched)) == Context(300, "eval set long")
 
 
 def test_a_context_that_is_too_short_for_an_eval_set_is_told(config_of) -> None:
