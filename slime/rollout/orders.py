@@ -167,11 +167,15 @@ class Orders:
         async with self._source_is_free:
             await in_thread(self.source.add_samples, [group])
 
-    async def give_up(self, order: Order) -> None:
-        """Ends one that is under way; what becomes of it is the caller's to say."""
-        self.under_way.remove(order)
-        order.task.cancel()
-        await asyncio.gather(order.task, return_exceptions=True)
+    async def give_up(self, orders: Sequence[Order]) -> list[Order]:
+        """Ends these, which are under way, all at once. Returns those that are over by it: what becomes of them is the
+        caller's to say. One that comes to its end in spite of it stays under way, to be taken."""
+        for order in orders:
+            order.task.cancel()
+        await asyncio.gather(*(order.task for order in orders), return_exceptions=True)
+        over = [order for order in orders if order.task.cancelled() or order.task.exception() is not None]
+        self.under_way = [order for order in self.under_way if order not in over]
+        return over
 
     def drop(self, order: Order, reason: str) -> None:
         if self.job.journal is not None:

@@ -98,11 +98,11 @@ class Stream:
         is_short = self._awaited and len(self.passed) < self.bound.batch_size
         if self.policy == "wait" or not is_short or len(late) < len(self.orders):
             return False
-        for order in late:
-            await self.orders.give_up(order)
+        over = await self.orders.give_up(late)
+        for order in over:
             begun = self.updates - order.begun
             await self._leave_out(order, f"begun {begun} weight updates ago, more than {self._limit}, and not finished")
-        return bool(late)
+        return bool(over)
 
     async def _leave_out(self, order: Order, why: str) -> None:
         if order.fresh is not None and self.retried.isdisjoint(order.ids):

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from slime.data.outcome import outcomes
 from slime.rollout.generator import Job
-from slime.rollout.orders import Collected
+from slime.rollout.orders import Collected, Order, Orders
 from slime.rollout.sampling import Sampling
 from slime.rollout.stream import Stream
 from slime.rollout.types import RolloutError, flatten
@@ -125,6 +126,38 @@ def test_nobody_waits_for_what_can_only_be_dropped(begin) -> None:
     assert collected.figures["rollout/stale_groups/dropped"] == 1
     reason = "too old: begun 3 weight updates ago, more than --max-weight-staleness 1, and not finished"
     assert run.states(0) == {("dropped", reason)}
+
+
+def test_those_given_up_are_ended_at_once_and_what_is_made_in_spite_of_it_is_taken() -> None:
+    """One after the other, what ended or failed while another took its time would pass for unfinished."""
+    job = SimpleNamespace(args=SimpleNamespace(dynamic_sampling_filter_path=None), journal=None)
+    orders = Orders(None, job, None)
+    told: list[str] = []
+
+    async def work(name: str, ends: Callable[[], list[str]]) -> list[str]:
+        try:
+            await asyncio.sleep(ENDS_S)
+        except asyncio.CancelledError:
+            told.append(name)
+            await asyncio.sleep(0)
+            told.append(name)
+            return ends()
+
+    def fails() -> list[str]:
+        raise RolloutError("it was cancelled")
+
+    def gives_up() -> list[str]:
+        raise asyncio.CancelledError
+
+    async def give_up() -> list[Order]:
+        works = work("a", gives_up), work("b", lambda: ["group b"]), work("c", fails)
+        orders.under_way = [Order(i, [i], asyncio.create_task(one), 0, None) for i, one in enumerate(works)]
+        await asyncio.sleep(0)
+        return await orders.give_up(list(orders.under_way))
+
+    assert [order.place for order in asyncio.run(give_up())] == [0, 2]
+    assert told == ["a", "b", "c", "a", "b", "c"]
+    assert [group for _, group in orders.done()] == [["group b"]]
 
 
 def test_what_can_only_be_made_anew_is_begun_anew_where_training_waits(begin) -> None:
