@@ -335,7 +335,7 @@ def _completed(data: Any, samples: Sequence[Sample]) -> dict[str, Sequence[Any]]
     data = data | {name: values for name, values in unsaid.items() if name not in data}
     for name in ("rewards", "raw_reward"):
         try:
-            data[name] = np.asarray(data[name], np.float64)
+            data[name] = _of_numbers(np.asarray(data[name], np.float64))
         except (TypeError, ValueError) as error:
             raise RolloutError(f"{CONVERT}: {name} are no numbers: {error}") from error
     for name, values in data.items():
@@ -356,8 +356,21 @@ def _completed(data: Any, samples: Sequence[Sample]) -> dict[str, Sequence[Any]]
 
 
 def _arrays(name: str, column: Sequence[Any], dtype: type) -> Iterator[np.ndarray]:
+    whole = issubclass(dtype, np.integer)
     for i, values in enumerate(column):
         try:
-            yield as_array(values, dtype)
+            array = _of_numbers(as_array(values, np.float64 if whole else dtype))
         except (TypeError, ValueError, OverflowError) as error:
             raise RolloutError(f"{CONVERT}: {name} of entry {i} are no numbers: {error}") from error
+        if whole:
+            with np.errstate(invalid="ignore"):  # what is out of range becomes another number
+                array, given = array.astype(dtype, copy=False), array
+            if (others := given[array != given]).size:
+                raise RolloutError(f"{CONVERT}: {name} of entry {i}: {others[0]:.12g} is no token")
+        yield array
+
+
+def _of_numbers(array: np.ndarray) -> np.ndarray:
+    if array.ndim != 1 or array.dtype.kind not in "iufb":
+        raise TypeError(f"an array of {array.dtype}, shape {array.shape}")
+    return array

@@ -20,6 +20,7 @@ from slime.rollout.convert import Scratch, assemble, columns, removed_because
 from slime.rollout.producer import Producer
 from slime.rollout.replay import NoPrompts
 from slime.rollout.types import RolloutError, flatten, number_groups
+from tests.rollout import hooks
 from tests.rollout.samples import finished
 
 HOOKS = "tests.rollout.hooks"
@@ -287,6 +288,34 @@ def test_custom_conversion_that_does_not_fit(make_config: Callable[..., Config],
     config = make_config(custom_convert_samples_to_train_data_path=f"{HOOKS}.{hook}")
     with pytest.raises(RolloutError, match=message):
         convert(config, [finished(0, [3, 4]), finished(1, [5])])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tokens": [np.array([1, 1.5, 3]), [1, 5]]}, r"tokens of entry 0: 1\.5 is no token"),
+        ({"tokens": [[1, 1.5, 3], [1, 5]]}, r"tokens of entry 0: 1\.5 is no token"),
+        ({"tokens": [[1, 3, 4], np.array([1, 2**33 + 1])]}, "tokens of entry 1: 8589934593 is no token"),
+        ({"tokens": [[1, 3, 4], [1, 2**33 + 1]]}, "tokens of entry 1: 8589934593 is no token"),
+        ({"tokens": [np.array(5), [1, 5]]}, r"tokens of entry 0 are no numbers: an array of int64, shape \(\)"),
+        ({"loss_masks": [np.ones((2, 1)), [1]]}, r"loss_masks of entry 0 .*: an array of float64, shape \(2, 1\)"),
+        ({"loss_masks": [np.array(["1", "1"]), [1]]}, r"loss_masks of entry 0 are no numbers: an array of <U1, shape"),
+        ({"rewards": [[1], [2]]}, r"rewards are no numbers: an array of float64, shape \(2, 1\)"),
+    ],
+)
+def test_arrays_of_a_custom_conversion_that_are_none_of_numbers(make_config, monkeypatch, wrong, message) -> None:
+    monkeypatch.setattr(hooks, "returns_nothing", lambda *given: hooks.responses_only(*given) | wrong)
+    config = make_config(custom_convert_samples_to_train_data_path=f"{HOOKS}.returns_nothing")
+    with pytest.raises(RolloutError, match=message):
+        convert(config, [finished(0, [3, 4]), finished(1, [5])])
+
+
+def test_arrays_of_a_custom_conversion(make_config, monkeypatch) -> None:
+    arrays = {"tokens": [np.array([1.0, 3, 4]), np.array([1, 5], np.uint64)], "loss_masks": [[1, 1], np.array([True])]}
+    monkeypatch.setattr(hooks, "returns_nothing", lambda *given: hooks.responses_only(*given) | arrays)
+    config = make_config(custom_convert_samples_to_train_data_path=f"{HOOKS}.returns_nothing")
+    (batch,) = convert(config, [finished(0, [3, 4]), finished(1, [5])])
+    assert (batch.tokens_T.tolist(), batch.loss_mask_R.tolist()) == ([1, 3, 4, 1, 5], [1, 1, 1])
 
 
 def test_a_custom_conversion_may_leave_samples_out(make_config: Callable[..., Config]) -> None:
