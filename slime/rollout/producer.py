@@ -148,7 +148,7 @@ class Producer:
                 " asked with evaluation=True, and should return RolloutFnEvalOutput, or its data by the name of the set"
             )
         sets = {name: results for name, results in output.data.items() if isinstance(results, Mapping)}
-        samples = {name: results.get("samples", []) for name, results in sets.items()}
+        samples = {name: results.get("samples") or [] for name, results in sets.items()}
         extra = output.metrics or {}
         log = load_hook("--custom-eval-rollout-log-function-path", self.config.custom_eval_rollout_log_function_path)
         if log is not None and log(rollout_id, self.config, output.data, extra):

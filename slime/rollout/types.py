@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from slime.data.sample import Sample
@@ -62,7 +62,8 @@ def check_groups(groups: Any, path: str) -> None:
         if not isinstance(group, Sequence) or isinstance(group, str):
             raise RolloutError(f"{function}: group {place} is a {type(group).__name__}, not a list of samples")
         for i, member in enumerate(group):
-            for sample in [member] if isinstance(member, Sample) else member:
+            is_list = isinstance(member, Sequence) and not isinstance(member, str)
+            for sample in member if is_list else [member]:
                 if not isinstance(sample, Sample):
                     raise RolloutError(f"{function}: group {place} holds a {type(sample).__name__}, not a Sample")
                 number, index = sample.group_index, sample.index
@@ -81,20 +82,22 @@ def check_eval(data: Mapping[str, Any], path: str) -> None:
         whose = f"--eval-function-path {path}: eval set {name}"
         if not isinstance(results, Mapping):
             raise RolloutError(f"{whose} is a {type(results).__name__}, not a dict of rewards and truncated")
-        for column in ("rewards", "truncated"):
-            if column not in results:
-                raise RolloutError(f"{whose} has no {column}")
-            if not hasattr(results[column], "__len__"):
-                raise RolloutError(f"{whose} has a {type(results[column]).__name__} for its {column}, not a list")
-        rewards = results["rewards"]
+        if missing := [column for column in ("rewards", "truncated") if column not in results]:
+            raise RolloutError(f"{whose} has no {missing[0]}")
+        rewards, truncated, samples = results["rewards"], results["truncated"], results.get("samples") or []
+        for column, values in {"rewards": rewards, "truncated": truncated, "samples": samples}.items():
+            if not hasattr(values, "__len__"):
+                raise RolloutError(f"{whose} has a {type(values).__name__} for its {column}, not a list")
         if not len(rewards):
             raise RolloutError(f"{whose} has no samples")
-        for column, values in {"truncated": results["truncated"], "samples": results.get("samples") or rewards}.items():
+        for column, values in {"truncated": truncated, "samples": samples or rewards}.items():
             if len(values) != len(rewards):
                 raise RolloutError(f"{whose} has {len(rewards)} rewards and {len(values)} {column}")
+        if others := [sample for sample in samples if not isinstance(sample, Sample)]:
+            raise RolloutError(f"{whose} has a {type(others[0]).__name__} among its samples")
         for reward in rewards:
             try:
-                float(reward)
+                float(reward + 0)  # a text of a number is none
             except (TypeError, ValueError) as error:
                 raise RolloutError(f"{whose} has {reward!r:.80} among its rewards, which is no number") from error
 
@@ -106,13 +109,16 @@ def flatten(groups: Iterable[Group]) -> list[Sample]:
 
 
 def number_groups(groups: Sequence[Group]) -> None:
-    """Gives samples that do not say what group they are of (users' rollout functions need not care) one of its own."""
+    """Gives samples that do not say what group they are of (users' rollout functions need not care) the number of
+    others of their group, or one of its own."""
     free = untaken(sample.group_index for sample in flatten(groups))
     for group in groups:
-        unnumbered = [sample for sample in flatten([group]) if sample.group_index is None]
-        number = next(free) if unnumbered else None
-        for sample in unnumbered:
-            sample.group_index = number
+        members = flatten([group])
+        if unnumbered := [sample for sample in members if sample.group_index is None]:
+            numbers = chain((sample.group_index for sample in members if sample.group_index is not None), free)
+            number = next(numbers)
+            for sample in unnumbered:
+                sample.group_index = number
 
 
 def untaken(numbers: Iterable[int | None]) -> Iterator[int]:

@@ -278,7 +278,7 @@ async def bare_groups_later(args: Any, rollout_id: int, data_source: Any, evalua
 def bare_groups(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
     """Returns what older rollout functions did."""
     if evaluation:
-        return {"mine": {"rewards": [1.0, 0.0], "truncated": [False, True]}}
+        return {"mine": {"rewards": [1.0, 0.0], "truncated": [False, True], "samples": None}}
     groups = data_source.get_samples(args.rollout_batch_size)
     for sample in (sample for group in groups for sample in group):
         sample.tokens, sample.response_length, sample.reward = [1, 2], 1, float(sample.index)

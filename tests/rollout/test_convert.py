@@ -189,7 +189,7 @@ def test_the_mean_over_samples_counts_each_once_however_it_is_divided(make_confi
 def test_groups_get_their_position_where_samples_name_none() -> None:
     groups = [[finished(0, [3], group=None)], [[finished(1, [4], group=None)], finished(2, [5], group=7)]]
     number_groups(groups)
-    assert [sample.group_index for sample in flatten(groups)] == [0, 1, 7]
+    assert [sample.group_index for sample in flatten(groups)] == [0, 7, 7], "one list is one group, with one mean"
 
 
 def test_no_group_gets_the_number_of_another() -> None:

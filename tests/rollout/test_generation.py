@@ -287,7 +287,8 @@ class TestHooks:
         config = make_config(rollout_function_path=f"{HOOKS}.{hook}")
         with Producer(config, open_source(config)) as producer:
             (batch,), metrics = producer.rollout(0, dp_size=1)
-            evaluated, _ = producer.evaluate(0)
+            evaluated, evaluated_samples = producer.evaluate(0)
+        assert evaluated_samples == {"mine": []}
         assert batch.raw_rewards_N.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
         assert metrics["rollout/raw_reward"] == 3.5
         assert evaluated == {"eval/mine": 0.5, "eval/mine-truncated_ratio": 0.5}

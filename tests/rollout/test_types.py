@@ -38,6 +38,9 @@ def test_groups_as_they_should_be(groups: list[Any]) -> None:
         ([FIRST, SECOND], "group 0 is a Sample, not a list of samples"),
         ([[FIRST], "text"], "group 1 is a str, not a list of samples"),
         ([[FIRST, [OTHER, "text"]]], "group 0 holds a str, not a Sample"),
+        ([[FIRST], ["text"]], "group 1 holds a str, not a Sample"),
+        ([[None]], r"mine\.generate: group 0 holds a NoneType, not a Sample"),
+        ([[3]], r"mine\.generate: group 0 holds a int, not a Sample"),
     ],
 )
 def test_what_is_refused(groups: list[Any], message: str) -> None:
@@ -65,6 +68,9 @@ SOUND = {"rewards": [1.0], "truncated": [False]}
         (SOUND | {"truncated": [False, False]}, "has 1 rewards and 2 truncated"),
         (SOUND | {"samples": [FIRST, SECOND]}, "has 1 rewards and 2 samples"),
         (SOUND | {"rewards": ["good"]}, "has 'good' among its rewards, which is no number"),
+        (SOUND | {"rewards": ["1.0"]}, "has '1.0' among its rewards, which is no number"),
+        (SOUND | {"samples": 3}, "has a int for its samples, not a list"),
+        (SOUND | {"samples": ["text"]}, "has a str among its samples"),
     ],
 )
 def test_what_of_an_evaluation_is_refused(results: Any, message: str) -> None:
