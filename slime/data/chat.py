@@ -45,7 +45,11 @@ class Chat:
         the template refuses the messages, or does not show where a turn ends.
         """
         (given,) = self._template.given([said], tools)
-        text = self._template.render([ANYBODY, with_probe(given), *others], tools, add_generation_prompt=True)
+        try:
+            text = self._template.render([ANYBODY, with_probe(given), *others], tools, add_generation_prompt=True)
+        except DataError:  # of what was said it says what is wrong with that
+            self._template.render([ANYBODY, said, *others], tools, add_generation_prompt=True)
+            raise
         _, probe, rest = text.rpartition(PROBE)
         (ids,) = self._tokenizer.encode([rest])
         ends = self._turns.earlier_end_ids or self._tokenizer.special_ids | self._tokenizer.stop_token_ids

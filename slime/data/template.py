@@ -149,7 +149,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self._variables,
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except (TemplateError, TypeError, ValueError, RecursionError) as error:
             raise DataError(f"the chat template refuses the messages: {error}") from error
         return take_spans(text) if OPEN in text else (text, [])
 
@@ -160,7 +160,7 @@ def read_arguments(arguments: Any) -> Any:
         return arguments
     try:
         read = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter where it is nested too deep
         return arguments
     return read if isinstance(read, dict) else arguments
 

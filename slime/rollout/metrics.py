@@ -44,7 +44,7 @@ def rollout_metrics(
     the engines where it was begun before: in RL the slowest sample, not the total throughput, sets the pace.
     """
     lengths = np.array([sample.response_length for sample in samples])
-    longest = samples[int(lengths.argmax())]
+    longest = max(samples, key=lambda sample: (sample.response_length, sample.generation_time))
     groups = _by_group(samples, raw_rewards)
     metrics = {
         **_of_responses("rollout", samples),

@@ -84,8 +84,12 @@ def test_a_call_goes_on_alike_whether_its_arguments_are_a_text_or_an_object(load
 def test_a_call_that_the_model_garbled_is_no_error_but_where_the_template_makes_it_one(load) -> None:
     asked = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": "{"}}]}
     assert load(templates.THINKING)[1].prompt([USER, asked, *RESULTS])
-    with pytest.raises(DataError, match=r"no attribute 'items'; message 1 calls 'add' with arguments that are a text"):
-        load(templates.GLM)[1].prompt([USER, asked, *RESULTS])
+    said = r"message 1 calls 'add' with arguments that are a text, but not of a JSON object: str '\{'$"
+    glm = load(templates.GLM)[1]
+    with pytest.raises(DataError, match=rf"no attribute 'items'; {said}"):
+        glm.prompt([USER, asked, *RESULTS])
+    with pytest.raises(DataError, match=rf"no attribute 'items'; {said}"):
+        glm.after(glm.prompt([USER]), asked, RESULTS)
 
 
 def test_thinking_that_the_template_would_take_out_stays_and_is_told(load) -> None:

@@ -75,6 +75,22 @@ def test_arguments_of_no_object_name_the_line_where_the_template_takes_objects(l
     check(load, templates.ONE_HEADER, prompt.content, [said], stops=("</s>",))
 
 
+@pytest.mark.parametrize("arguments", ["[" * 100_000, '{"a": ' * 100_000], ids=["lists", "objects"])
+def test_arguments_that_are_nested_too_deep_are_of_no_object(load, arguments):
+    call = {"function": {"name": "add", "arguments": arguments}}
+    with pytest.raises(DataError, match=r"^sft.jsonl:3: message 1 calls 'add' with arguments that are a text, but"):
+        load(templates.THINKING)[1].encode([Prompt([USER, assistant("", tool_calls=[call])], "sft.jsonl:3")])
+
+
+def test_messages_that_are_nested_too_deep_to_be_written_name_the_line(load):
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    call = {"function": {"name": "add", "arguments": {"a": deep}}}
+    with pytest.raises(DataError, match=r"^sft.jsonl:3: the chat template refuses the messages: maximum recursion"):
+        load(templates.THINKING)[1].encode([Prompt([USER, assistant("", tool_calls=[call])], "sft.jsonl:3")])
+
+
 # Contents in parts.
 
 

@@ -76,6 +76,15 @@ def test_the_pace_of_a_response_that_was_begun_in_an_earlier_rollout_is_its_own(
     assert metrics["perf/longest_sample_tokens_per_sec"] == 160, "1600 tokens in a rollout of 10 s"
 
 
+def test_of_several_longest_responses_the_slowest_sets_the_pace() -> None:
+    """As those are that have all been cut off at the limit."""
+    quick, slow = finished(0, [3] * 1000), finished(1, [3] * 1000)
+    quick.generation_time, slow.generation_time = 10.0, 100.0
+    for samples in ([quick, slow], [slow, quick]):
+        metrics = rollout_metrics(samples, [1, 0], seconds=5.0, num_gpus=1)
+        assert metrics["perf/longest_sample_tokens_per_sec"] == 10
+
+
 def test_groups_of_one_sample_are_not_counted_as_equal() -> None:
     metrics = rollout_metrics([finished(0, [3]), finished(1, [3], group=1)], [0, 0], seconds=1, num_gpus=1)
     assert not [name for name in metrics if "zero_std" in name]
