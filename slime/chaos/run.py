@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from slime.chaos.victims import KINDS, MARK, marked, one_of
+from slime.chaos.victims import KINDS, MARK, lives, marked, one_of
 from slime.config import Config, checkout, checkpoint_dir
 from slime.data.history import History, Tally
 from slime.data.ledger import FLUSH_S
@@ -102,11 +102,11 @@ class Run:
         while True:
             if process.poll() is not None:
                 raise ChaosError(f"train.py ended with status {process.returncode} before {kill} was killed")
-            if victim is None or not victim.is_running():  # found ahead of the moment, for the search takes its time
+            if victim is None or not lives(victim):  # found ahead of the moment, for the search takes its time
                 victim = one_of(kill.kind, self.mark, self.dice)
             # Where this rollout is shorter than the one before, the moment would be in the next.
             due = time.monotonic() >= moment or (one_at_a_time and self._has_begun(kill.rollout_id + 1))
-            if due and victim is not None:
+            if due and victim is not None and lives(victim):
                 with suppress(psutil.NoSuchProcess):  # then it has ended by itself
                     victim.kill()
                     break

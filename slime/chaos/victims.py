@@ -53,12 +53,21 @@ KINDS = {
 }
 
 
+def lives(process: psutil.Process) -> bool:
+    """Not so of one that has ended and whose status nobody has asked for yet, though the system takes signals for
+    it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def marked(mark: str) -> list[psutil.Process]:
     """The processes that were started, by whomever, with MARK=`mark` in their environment, and live."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(MARK) == mark and lives(process):
                 found.append(process)
         except psutil.Error:
             continue

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import signal
 import sqlite3
+import subprocess
+import time
 from contextlib import closing
 from random import Random
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from slime.chaos.__main__ import drawn, main, report
@@ -18,6 +22,7 @@ from slime.data.ledger import Ledger
 from slime.observe import RunDir
 from slime.observe.terminal import Terminal
 from slime.tiny import Tiny, make_tiny
+from tests.inference.test_process import until
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +97,26 @@ def test_the_rollout_that_was_hit_is_told_where_it_is_a_later_one(tmp_path):
     assert [line.partition("0.50 s   ")[2] for line in shown[2:4]] == [
         "the run went on", "by then in rollout 2: the run went on"
     ]  # fmt: skip
+
+
+def test_a_victim_that_has_ended_by_itself_is_not_taken_for_killed(monkeypatch, tmp_path):
+    """Nobody has asked for its status yet, so that the system takes a signal for it."""
+    with subprocess.Popen(["true"]) as ended, subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            found = iter([psutil.Process(ended.pid), psutil.Process(other.pid)])
+            until(lambda: psutil.Process(ended.pid).status() == psutil.STATUS_ZOMBIE, "it has ended")
+            monkeypatch.setattr("slime.chaos.run.one_of", lambda *_: next(found))
+            monkeypatch.setattr(Run, "_begin", lambda *_: time.monotonic())
+            monkeypatch.setattr(Run, "_length", lambda _: 0.0)
+            monkeypatch.setattr(Run, "_rollout_at", lambda *_: 1)
+            config = SimpleNamespace(
+                run_dir=str(tmp_path), save=None, use_fault_tolerance=True, async_depth=0, max_weight_staleness=None
+            )
+            train = SimpleNamespace(poll=lambda: None)
+            kill = Run(config, [], [], Random(0), quiet=True)._kill(train, Kill("engine", 1))
+            assert kill.pid == other.pid and other.wait(10) == -signal.SIGKILL
+        finally:
+            other.kill()
 
 
 def test_options_of_the_run_are_checked_as_train_does(capsys):
