@@ -115,13 +115,15 @@ def _number_words(text: str, num_words: int, relation: str = "at least") -> bool
     return _compare(len(_words(text)), relation, num_words)
 
 
-# What ends in a full stop and no sentence does: Dr. Li, J. K. Li
+# What ends in a full stop and no sentence does: Dr. Li, J. K. Li. One initial alone may end one, as in "So did I."
+_INITIALS = re.compile(r"\b[A-Z]\.(?:\s+[A-Z]\.)+(?=\s)")
 _GOES_ON = re.compile(r"(?:\A|.*\W)(?:Mrs?|Ms|Dr|Prof|St|Rev|Gen|e\.g|i\.e|vs|cf)\.|[A-Z]\.", re.DOTALL)
 
 
 @check("length_constraints:number_sentences")
 def _number_sentences(text: str, num_sentences: int, relation: str = "at least") -> bool:
-    parts = [part for part in re.split(r"(?<=[.!?])[\"')\]]*\s+", text.strip()) if _words(part)]
+    text = _INITIALS.sub("I", text.strip())
+    parts = [part for part in re.split(r"(?<=[.!?])[\"')\]]*\s+", text) if _words(part)]
     ended = [part for part in parts[:-1] if not _GOES_ON.fullmatch(part)]
     return _compare(len(ended + parts[-1:]), relation, num_sentences)
 

@@ -16,6 +16,7 @@ TABLE = [
     ("keywords:letter_frequency", {"letter": "e", "let_frequency": 3, "let_relation": "at least"}, "Eel see", "eel"),
     ("length_constraints:number_words", {"num_words": 3, "relation": "less than"}, "it's well-known", "one two three"),
     ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"}, "Hi. You?", "3.5 is it."),
+    ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"}, "Am I. You?", "By J. K. Li."),
     ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "a\n***\nb", "a\n\nb"),
     (
         "length_constraints:nth_paragraph_first_word",
