@@ -11,6 +11,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
+from itertools import chain, zip_longest
 from typing import Any
 
 from slime.rewards.final_answer import after_thinking
@@ -20,8 +21,8 @@ from slime.rewards.verdict import Verdict, wrong
 _PUNCTUATION = str.maketrans("", "", "".join(set(string.punctuation) - set("<>=")) + "‘’“”´")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _MEANT = re.compile(  # a dash apart from its number is a sign where no word is before it
-    r"(?<![\w+<>~≈$€£-])(?:(?!(?<=\w\s)-+\s)(?:[-+<>~≈$€£]++\s?){1,4})?\d[\d.,:/%-]*(?<![.,:/-])(?:\s?%)?"
-    r"|(?<!\w)[a-z](?:\+\+|#)(?!\w)"
+    r"((?<![\w+<>~≈$€£-])(?:(?!(?<=\w\s)-+\s)(?:[-+<>~≈$€£]++\s?){1,4})?\d[\d.,:/%-]*(?<![.,:/-])(?:\s?%)?"
+    r"|(?<!\w)[a-z](?:\+\+|#)(?!\w))"
 )
 
 
@@ -47,9 +48,10 @@ def _best(sample: Any, measure: Any, name: str) -> Verdict:
 
 def words(text: str) -> list[str]:
     text = unicodedata.normalize("NFC", text.lower()).replace("−", "-")
-    meant = [re.sub(r"\s|,(?=\d{3})", "", one) for one in _MEANT.findall(text)]
-    plain = _ARTICLES.sub(" ", _MEANT.sub(" \ue000 ", text).translate(_PUNCTUATION)).split()
-    return [meant.pop(0) if word == "\ue000" else word for word in plain] or text.split()
+    pieces = _MEANT.split(text)
+    plain = [_ARTICLES.sub(" ", piece.translate(_PUNCTUATION)).split() for piece in pieces[::2]]
+    meant = [[re.sub(r"\s|,(?=\d{3})", "", piece)] for piece in pieces[1::2]]
+    return list(chain(*chain(*zip_longest(plain, meant, fillvalue=[])))) or text.split()
 
 
 def word_f1(answer: list[str], label: list[str]) -> float:

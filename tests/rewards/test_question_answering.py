@@ -22,6 +22,8 @@ from slime.rewards.question_answering import em, f1
         ("<think>Paris</think>Rome", "Paris", 0, 0),
         ("<think>Paris", "Paris", 0, 0),
         ("1990", 1990, 1, 1),
+        ("\ue000 was 5, not 7", "was not 5 7", 8 / 9, 0),  # precision 4/5, recall 1
+        ("5 \ue000", "5 \ue000", 1, 1),
     ],
 )
 def test_words(response: str, label: object, overlap: float, exact: float) -> None:
