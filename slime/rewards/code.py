@@ -29,7 +29,7 @@ from slime.rewards.verdict import Verdict, right, wrong
 SECONDS = 5.0  # a test
 MOST_SECONDS = 60.0  # all tests of an answer
 _PYTHON = ("python", "python3", "py")  # what may stand after the fence, if anything
-_OPENS = re.compile(r"^\s*+```\s*+([^\s`]*+)[^`]*+$|```(python3?|py)\s*$", re.IGNORECASE)
+_OPENS = re.compile(r"^\s*+```\s*+([^\s`]*+)[^`]*+$|```([a-z][\w+#-]*)?\s*$", re.IGNORECASE)
 _APART = Path(apart.__file__).read_text(encoding="utf-8")
 
 
@@ -78,13 +78,16 @@ def last_program(text: str) -> str | None:
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """(language, content) of what is fenced. A fence is at the start of a line; one that opens Python may stand after
-    a text, and any that closes after the last line. What is not closed is none."""
+    """(language, content) of what is fenced. A fence is at the start of a line or, with nothing but its language after
+    it, at the end of one. What is not closed is none; where a line begins a block of Python, what was open is not."""
     language, body = None, []
     for line in text.split("\n"):
-        if language is None:
-            if opens := _OPENS.search(line):
-                language, body = (opens[1] or opens[2] or "").lower(), []
+        opens = _OPENS.search(line) if line.count("```") % 2 else None
+        named = (opens[1] or opens[2] or "").lower() if opens else ""
+        if opens and (language is None or (opens[1] and named in _PYTHON)):
+            language, body = named, []
+        elif language is None:
+            continue
         elif line.lstrip().startswith("```"):
             yield language, "".join(body)
             language = None

@@ -1,8 +1,9 @@
 """Runs a Python program that nobody trusts: bounded in time, memory, file size and processes, and cut off.
 
-Held: when `run` returns, no process of the program is left; its output is bounded. Where the kernel allows namespaces,
-there is no network, no socket of anybody else's, no device, no other process and no file that can be written but its
-own; `isolation` says whether it does. The program may read whatever files this user may.
+Held: a program's time and output are bounded. Where the kernel allows namespaces, no process of it is left when `run`
+returns, and there is no network, no socket of anybody else's, no device, no other process and no file that can be
+written but its own; `isolation` says whether it does. Elsewhere a process that hides will get away. The program may
+read whatever files this user may.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ FILE_SIZE = 16 << 20  # bytes, of any file and of the output
 PROCESSES = 256  # of this user, which root is not held to
 LOOKS = 100  # for what a program goes on starting
 PROBE_S = 30
+BUSY = f"this machine is too busy to tell within {PROBE_S} s whether programs can be cut off"
 NOT_CUT_OFF = "NOT CUT OFF from network, files and processes, as this machine does not let us unshare"
 _NAMESPACES = ("--user", "--map-root-user", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child")
 # What becomes of the process before it becomes the program. It ends in a second namespace of users, in which nothing
@@ -199,10 +201,14 @@ def _folder() -> Iterator[str]:
 
 
 def _unshare() -> str | None:
-    """The command that enters namespaces, if this machine lets us do all that is asked of it."""
-    with _asking, suppress(TimeoutError):
+    """The command that enters namespaces, if this machine lets us do all that is asked of it. Raises TimeoutError where
+    it is too busy to tell, and is asked again then: no program goes without for want of time."""
+    if not _asking.acquire(timeout=PROBE_S):
+        raise TimeoutError(BUSY)
+    try:
         return _may_unshare()
-    return None
+    finally:
+        _asking.release()
 
 
 _asking = threading.Lock()
@@ -210,12 +216,11 @@ _asking = threading.Lock()
 
 @cache
 def _may_unshare() -> str | None:
-    """Raises TimeoutError where the machine is too busy to tell; it is asked again then."""
     unshare = shutil.which("unshare")
     for _ in range(2 if unshare else 0):
         ran = _run("print('in')", "", PROBE_S, unshare)
         if ran.status is None:
-            raise TimeoutError
+            raise TimeoutError(BUSY)
         if ran.output == "in\n":
             return unshare
     log.warning("programs in answers are %s", NOT_CUT_OFF)

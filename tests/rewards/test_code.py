@@ -254,14 +254,23 @@ def test_no_directory_is_too_deep_or_closed_to_be_removed(not_isolated: Path, pr
 
 
 def test_a_machine_too_busy_to_tell_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program is not run without what it would be cut off by: its reward is not had."""
     ran = [sandbox.Ran(None, "", "", 30.0), sandbox.Ran(0, "in\n", "", 0.1)]
     monkeypatch.setattr(sandbox, "_run", lambda *_: ran.pop(0))
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: name)
     sandbox._may_unshare.cache_clear()
     try:
-        assert [sandbox._unshare(), sandbox._unshare(), sandbox._unshare()] == [None, "unshare", "unshare"]
+        with pytest.raises(TimeoutError, match="too busy to tell within 30 s whether programs can be cut off"):
+            sandbox.run("print()", "", 1)
+        assert [sandbox._unshare(), sandbox._unshare()] == ["unshare", "unshare"]
     finally:
         sandbox._may_unshare.cache_clear()
+
+
+def test_nobody_waits_for_more_than_one_probe_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "PROBE_S", 0.1)
+    with sandbox._asking, pytest.raises(TimeoutError, match="too busy"):
+        sandbox._unshare()
 
 
 def test_a_machine_that_lets_nobody_unshare_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
@@ -341,6 +350,13 @@ def test_tests_that_any_program_would_pass_name_the_sample(tests: object) -> Non
         ("```python\nfirst\n```\n```python\nlast, not closed", "first\n"),
         ("```c++\nother\n```", None),
         ("```python-repl\nother\n```", None),
+        ("Run it with ```\npython a.py\n```\n\n```python\nright\n```\n", "right\n"),
+        ("Sketch: ```\nx = 1\n```\nFinal:\n```python\nright\n```", "right\n"),
+        ("The idea: ```text\nadd\n```\n```python\nright\n```", "right\n"),
+        ("<answer>```\nright\n```</answer>", "right\n"),
+        ("Mind the ```.\n```\nright\n```", "right\n"),
+        ("Fences begin with ```\nand end.\n```python\nright\n```", "right\n"),
+        ("```python\nbroken off\n```python\nright\n```", "right\n"),
     ],
 )
 def test_which_block_is_the_program(response: str, program: str | None) -> None:
