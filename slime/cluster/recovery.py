@@ -177,12 +177,12 @@ class Recovery:
             self.serve([control], "the weights of its own model")
 
     def _route(self) -> None:
-        """Tells the router which engines serve. While one is started again, by the same thread, nobody waits
-        for that: it is told when it is up."""
-        if any(router.down for router in self.routers):
+        """Tells the routers which engines serve. One that is down is told when it is up: nobody waits for that."""
+        up = [model for model, router in zip(self.rollouts.routers, self.routers, strict=True) if not router.down]
+        if not up:
             return
         serving = [engine.control for engine in self.engines if engine.control is not None and engine.serves]
-        wait(self.rollouts.serve(serving, ROUTING_S), "the router to know its engines", RESTART_S)
+        wait(self.rollouts.serve(serving, up, ROUTING_S), "the router to know its engines", RESTART_S)
 
 
 def _since(moment: float) -> str:

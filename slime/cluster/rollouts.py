@@ -25,8 +25,8 @@ Evaluated = tuple[dict[str, float], dict[str, Iterable[Sample]]]
 
 class RolloutActor:
     """Owns the routers, processes of their own, where there are engines to route to. Made, started, connected, in this
-    order; threads: one for rollouts, one for evaluations beside them, one that watches each router, one for engines and
-    routers that come back."""
+    order; threads: one for rollouts, one for evaluations beside them, one that watches each router, one that starts it
+    again, one for engines that come back."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class RolloutActor:
         self.producer = Producer(self.config, self.buffer, self.token, self._of_the_policy(engines), ray.put)
 
     @ray.method(concurrency_group="recovery")
-    def serve(self, engines: list[EngineControl], timeout: float) -> None:
-        """From now on these are the engines. Nothing is lost when a router, or one of them, dies at this moment: once
-        that is known, this is called again."""
+    def serve(self, engines: list[EngineControl], models: list[str], timeout: float) -> None:
+        """From now on these are the engines; the routers of these models, which are up, are told. Nothing is lost when
+        one of either dies at this moment: once that is known, this is called again."""
         self.producer.serve(self._of_the_policy(engines))
-        for route in self.routes.values():
-            route.serve(engines, timeout)
+        for model in models:
+            self.routes[model].serve(engines, timeout)
 
     @ray.method(concurrency_group="recovery")
     def restart_router(self, model: str, timeout: float) -> Death | None:
@@ -126,7 +126,7 @@ class Rollouts:
         threads = {
             "evaluation": 1,
             "watch": max(1, len(models)),
-            "recovery": 1,
+            "recovery": 1 + len(models),
             "progress": 1,
         }  # besides the one for rollouts
         actor = ray.remote(concurrency_groups=threads)(RolloutActor).options(name="rollout", num_cpus=0)
@@ -143,8 +143,8 @@ class Rollouts:
     def connect(self, engines: list[EngineControl], timeout: float) -> ray.ObjectRef:
         return self.actor.connect.remote(engines, timeout)
 
-    def serve(self, engines: list[EngineControl], timeout: float) -> ray.ObjectRef:
-        return self.actor.serve.remote(engines, timeout)
+    def serve(self, engines: list[EngineControl], models: list[str], timeout: float) -> ray.ObjectRef:
+        return self.actor.serve.remote(engines, models, timeout)
 
     def restart_router(self, model: str, timeout: float) -> ray.ObjectRef:
         return self.actor.restart_router.remote(model, timeout)
