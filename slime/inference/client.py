@@ -79,12 +79,15 @@ class Generation:
             raise InferenceError(
                 f"request {meta.get('id')}: the engine's log-probs are not of its {len(tokens)} tokens"
             )
+        if tokens and (set(map(type, tokens)) != {int} or min(tokens) < 0):
+            other = next(token for token in tokens if type(token) is not int or token < 0)
+            raise InferenceError(f"request {meta.get('id')}: among the engine's tokens is {other!r}")
         return cls(
             tokens=tokens,
             log_probs=list(map(_LOG_PROB, entries)),
             finish_reason=(meta["finish_reason"] or {}).get("type"),
             weight_versions=[
-                (span["version"], span["end"] - span["start"]) for span in meta.get("weight_versions", [])
+                (span["version"], span["end"] - span["start"]) for span in meta.get("weight_versions") or []
             ],
             prompt_tokens=meta.get("prompt_tokens", 0),  # what was aborted before its turn in the engine has none
             cached_tokens=meta.get("cached_tokens", 0),
@@ -186,8 +189,8 @@ class GenerateClient:
             raise InferenceError(f"{self.url}: /generate answered with no JSON: {shown(content)}") from error
         answers = answer if isinstance(answer, list) else [answer]
         if len(answers) != n:
-            raise InferenceError(f"{self.url}: asked for {n} samples, got {len(answers)}")
-        generations = [Generation.parse(one) for one in answers]
+            raise InferenceError(f"{self.url}: asked for {n} samples, got {len(answers)}: {shown(content)}")
+        generations = [self._whole(one, sampling_params.get("max_new_tokens")) for one in answers]
         if options.get("return_routed_experts"):
             self._check_experts(generations)
         return generations
@@ -214,7 +217,7 @@ class GenerateClient:
                         event = orjson.loads(line[len(b"data: ") :])
                         if "error" in event:
                             raise self._refusal(event["error"].get("code", 400), line)
-                        yield Generation.parse(event)
+                        yield self._parsed(event)
         except aiohttp.ClientError as error:
             raise self._lost(error) from error
         except TimeoutError as error:
@@ -243,6 +246,25 @@ class GenerateClient:
         if options.get("return_routed_experts"):
             body["custom_labels"] = {**(options.get("custom_labels") or {}), EXPERTS_LABEL: "true"}
         return orjson.dumps(body)
+
+    def _parsed(self, answer: Any) -> Generation:
+        try:
+            return Generation.parse(answer)
+        except InferenceError as error:
+            raise InferenceError(f"{self.url}: /generate: {error}") from error
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            what = f"answered with what is no sample ({type(error).__name__}: {error})"
+            raise InferenceError(f"{self.url}: /generate {what}: {shown(orjson.dumps(answer))}") from error
+
+    def _whole(self, answer: Any, limit: int | None) -> Generation:
+        """A sample that is finished, with as many tokens as it may have."""
+        generation = self._parsed(answer)
+        where, count = f"{self.url}: /generate: request {generation.meta.get('id')}", len(generation.tokens)
+        if generation.finish_reason is None:
+            raise InferenceError(f"{where}: the engine has not finished it, nor said that it would not")
+        if limit is not None and count > limit and generation.finish_reason != "abort":
+            raise InferenceError(f"{where}: asked for {limit} tokens, the engine has sampled {count}")
+        return generation
 
     def _check_experts(self, generations: Sequence[Generation]) -> None:
         if any(one.routed_experts is None and one.finish_reason != "abort" for one in generations):

@@ -42,12 +42,13 @@ def ask(
     timeout: float = 30,
     token: str | None = None,
     prefix_cache: bool = True,
+    params: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> list[Generation]:
     async def one() -> list[Generation]:
         client = GenerateClient("", token, timeout=timeout, prefix_cache=prefix_cache)
         async with server.serve() as client.url, client:
-            return await client.generate([1, 2], {"temperature": 1.0}, **arguments)
+            return await client.generate([1, 2], {"temperature": 1.0} | (params or {}), **arguments)
 
     return run(one())
 
@@ -209,6 +210,44 @@ def test_log_probs_of_other_tokens_are_refused(run: Run) -> None:
     broken["output_ids"][1] = 5
     with pytest.raises(InferenceError, match="log-probs are not of its 3 tokens"):
         ask(run, StandIn(lambda _: web.json_response(broken)))
+
+
+def changed(**of_meta: Any) -> dict[str, Any]:
+    return ANSWER | {"meta_info": ANSWER["meta_info"] | of_meta}
+
+
+def of_tokens(*tokens: Any) -> dict[str, Any]:
+    return changed(output_token_logprobs=[[-0.5, token, None] for token in tokens]) | {"output_ids": list(tokens)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"error": "cuda oom"}, r"""KeyError: 'meta_info'\): {"error":"cuda oom"}"""),
+        (None, r"TypeError: .*\): null"),
+        ({"output_ids": [], "meta_info": {}}, r"KeyError: 'finish_reason'\): {"),
+        (changed(finish_reason=None), r"request a: the engine has not finished it, nor said that it would not"),
+        (changed(weight_versions="0"), r"TypeError: .*\): {"),
+        (of_tokens(7, -8, 9), r"request a: among the engine's tokens is -8"),
+        (of_tokens(7, 8.0, 9), r"request a: among the engine's tokens is 8\.0"),
+        (of_tokens("b"), r"request a: among the engine's tokens is 'b'"),
+        (of_tokens(*range(5)), r"request a: asked for 4 tokens, the engine has sampled 5"),
+    ],
+    ids=["error", "null", "no meta", "unfinished", "versions", "negative", "real", "text", "too many"],
+)
+def test_an_answer_of_another_shape_is_told_with_the_engine_s_words(run: Run, answer: Any, message: str) -> None:
+    with pytest.raises(InferenceError, match=rf"^http://127\.0\.0\.1:\d+: /generate.*{message}"):
+        ask(run, StandIn(lambda _: web.json_response(answer)), params={"max_new_tokens": 4})
+
+
+def test_another_number_of_samples_is_told_with_the_engine_s_words(run: Run) -> None:
+    with pytest.raises(InferenceError, match=r"""asked for 4 samples, got 1: {"error": "cuda oom"}"""):
+        ask(run, StandIn(lambda _: web.json_response({"error": "cuda oom"})), n=4)
+
+
+def test_an_engine_that_says_nothing_of_its_weights(run: Run) -> None:
+    (generation,) = ask(run, StandIn(lambda _: web.json_response(changed(weight_versions=None))))
+    assert (generation.tokens, generation.weight_versions) == ([7, 8, 9], [])
 
 
 def test_samples_under_way_are_bounded(run: Run) -> None:
