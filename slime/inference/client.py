@@ -223,6 +223,15 @@ class GenerateClient:
         except TimeoutError as error:
             raise InferenceError(f"{self.url}: /generate did not end within {self.timeout:g} s") from error
 
+    async def answers(self, timeout: float) -> bool:
+        """Whether the server says anything within `timeout` seconds."""
+        limits = aiohttp.ClientTimeout(total=timeout)
+        try:
+            async with self._opened().get(f"{self.url}/health", headers=self._headers, timeout=limits):
+                return True
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
     @property
     def is_idle(self) -> bool:
         """Whether no request is under way, or waits for its turn."""
@@ -295,11 +304,14 @@ class GenerateClient:
                 self._free.release()
 
     def _request(self, body: bytes, headers: dict[str, str], timeout: float) -> Any:
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT_S)
+        return self._opened().post(f"{self.url}/generate", data=body, headers=headers, timeout=limits)
+
+    def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
             self._session = aiohttp.ClientSession(connector=connector, read_bufsize=2**20)
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT_S)
-        return self._session.post(f"{self.url}/generate", data=body, headers=headers, timeout=limits)
+        return self._session
 
     async def _post(self, body: bytes, headers: dict[str, str]) -> bytes | None:
         start = time.monotonic()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CUSTOM_GENERATE = "--custom-generate-function-path"
-ANSWER_S = 10.0  # for an engine that is asked whether it is the reason of a failure
+ANSWER_S = 10.0  # for router and engines, which are asked whether they are the reason of a failure
 FINISHED = {"stop": Status.COMPLETED, "length": Status.TRUNCATED}
 
 
@@ -220,9 +220,7 @@ class Generator:
                 **job.request_options,
             )
         except InferenceError as error:
-            hanging = [engine for engine in self.engines if not await in_thread(engine.answers, ANSWER_S)]
-            more = "".join(f"; {engine.name} at {engine.url} does not answer" for engine in hanging)
-            raise RolloutError(f"{samples[0].name}: {error}{more}") from error
+            raise RolloutError(f"{samples[0].name}: {error}{await self._silent()}") from error
         job.generations += generations
         for sample, generation in zip(samples, generations, strict=True):
             status = FINISHED.get(generation.finish_reason, Status.ABORTED)
@@ -240,6 +238,16 @@ class Generator:
         )
         for sample, response in zip(samples, responses, strict=True):
             sample.response = response
+
+    async def _silent(self) -> str:
+        """Who does not answer, for a message."""
+        names = ["the router", *(engine.name for engine in self.engines)]
+        urls = [self.client.url, *(engine.url for engine in self.engines)]
+        answers = await asyncio.gather(
+            self.client.answers(ANSWER_S), *(in_thread(engine.answers, ANSWER_S) for engine in self.engines)
+        )
+        asked = zip(names, urls, answers, strict=True)
+        return "".join(f"; {name} at {url} does not answer" for name, url, does in asked if not does)
 
     def _experts_by_layer(self, generation: Generation) -> np.ndarray:
         """[tokens - 1, layers, experts of a token]. They leave the generation, which is kept for its figures."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from slime.data.tokenizer import Tokenizer
 from slime.inference.router import Router
 from slime.inference.server import EngineServer
 from slime.rewards import RewardError
+from slime.rollout import generator
 from slime.rollout.generate import generate_rollout
 from slime.rollout.generator import Generator
 from slime.rollout.metrics import rollout_metrics
@@ -132,6 +134,18 @@ def test_what_the_engine_refuses_is_one_error_with_its_words(make_config: MakeCo
     too_long = [Sample(group_index=0, index=7, prompt="", tokens=[20] * 600, label="")]
     with pytest.raises(RolloutError, match=r"sample 7 .*400.*(longer|exceed)"):
         roll(open_generator(make_config(rollout_batch_size=1)), Groups(too_long))
+
+
+def test_a_router_that_hangs_is_named(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was stopped does: the system takes connections for it."""
+    monkeypatch.setattr(generator, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        host, port = hanging.getsockname()
+        config = make_config(sglang_router_request_timeout_secs=0.2)
+        config = config.replace(sglang_router_ip=host, sglang_router_port=port)
+        said = rf"within 0\.2 s; the router at http://{host}:{port} does not answer$"
+        with Generator(config), pytest.raises(RolloutError, match=said):
+            roll(config)
 
 
 def test_the_generator_is_there_and_only_once(make_config: MakeConfig, open_generator: Open) -> None:
