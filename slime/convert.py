@@ -12,6 +12,7 @@ import multiprocessing.connection
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,6 +46,9 @@ def main() -> int:
         target, arguments, count = plan(args)
         with console.phase(f"converting {args.input} to {args.output} in {count} process{'es' * (count != 1)}"):
             run(target, count, arguments)
+        if args.direction == "hf-to-torch-dist":
+            for remark in recast(args.input):
+                print(f"note: {remark}", file=sys.stderr)
     except (Refused, ValueError, OSError) as error:
         print(f"slime.convert: {error}", file=sys.stderr)
         return 1
@@ -81,6 +85,26 @@ def plan(args: argparse.Namespace) -> tuple[str, tuple[str, ...], int]:
         if wrong := differences(read_hf_config(of_weights), read_hf_config(others)):
             raise Refused(f"{of_weights} and {others} are of different models:\n  " + "\n  ".join(wrong))
     return target, arguments, stages(family_of(read_hf_config(described_by)), args.workers)
+
+
+def recast(directory: str) -> Iterator[str]:
+    """What is said of weights in another dtype than that which config.json names, which they then have."""
+    from slime.models import family_of, read_hf_config
+    from slime.models.checkpoint import READABLE, Checkpoint
+
+    family = family_of(read_hf_config(directory))
+    checkpoint = Checkpoint(directory, family.fp8_block)
+    named = str(family.dtype or "float32").removeprefix("torch.")
+    reason = f"as {directory}/config.json {'says' if family.dtype else 'names no dtype'}"
+    others: dict[str, list[str]] = {}
+    for name in checkpoint.files:
+        if not (family.keeps_dtype(name) or family.ignores(name)):
+            others.setdefault(checkpoint.dtype(name), []).append(name)
+    for dtype in READABLE.values():
+        if dtype != named and dtype in others:
+            first, *more = sorted(others[dtype])
+            tensors = f"{first} and {len(more)} more are" if more else f"{first} is"
+            yield f"{tensors} in {dtype} and became {named}, {reason}"
 
 
 def run(target: str, count: int, arguments: tuple[str, ...]) -> None:

@@ -17,8 +17,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from slime.convert import recast
 from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
 from tests.models.tiny import make_multi_token_checkpoint
@@ -109,6 +110,25 @@ def test_what_can_not_be_is_refused_before_it_begins(model, converted, tmp_path)
     assert not (tmp_path / "out").exists()
     done = convert("hf-to-torch-dist", model, converted)
     assert done.returncode == 1 and "is not empty: name a new directory" in done.stderr
+
+
+def test_weights_in_another_dtype_than_config_json_names_are_said(model, tmp_path):
+    changed = tmp_path / "changed"
+    shutil.copytree(model, changed)
+    config = json.loads((changed / "config.json").read_text())
+    tensors = load_file(changed / "model.safetensors")
+    names = sorted(tensors)
+    assert list(recast(str(changed))) == []
+    save_file(tensors | {name: tensors[name].bfloat16() for name in names[:2]}, changed / "model.safetensors")
+    said = f"{names[0]} and 1 more are in bfloat16 and became float32, as {changed}/config.json "
+    assert list(recast(str(changed))) == [said + "says"]
+    (changed / "config.json").write_text(json.dumps(config | {"dtype": None, "torch_dtype": None}))
+    assert list(recast(str(changed))) == [said + "names no dtype"]
+    save_file(tensors | {names[3]: tensors[names[3]].half()}, changed / "model.safetensors")
+    (changed / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))
+    assert list(recast(str(changed))) == [
+        f"{names[0]} and {len(names) - 2} more are in float32 and became float16, as {changed}/config.json says"
+    ]
 
 
 def test_what_all_processes_fail_by_is_said_once(model, tmp_path):

@@ -20,7 +20,8 @@ from slime.models.family import ModelError
 from slime.models.mapping import Shape
 
 INDEX = "model.safetensors.index.json"
-READABLE = ("F32", "BF16", "F16", "F64")  # safetensors' names of the dtypes that are plain numbers
+READABLE = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
+"""safetensors' names of the dtypes that are plain numbers, and torch's."""
 FP8 = "F8_E4M3"
 
 
@@ -96,6 +97,11 @@ class Checkpoint:
         if tuple(tensor.get_shape()) != shape:
             return f"{name} in {file} has shape {tuple(tensor.get_shape())}, the model wants {shape}"
         return None
+
+    def dtype(self, name: str) -> str:
+        """As torch calls it, where it is one of plain numbers."""
+        stored = self._open(self.files[name]).get_slice(name).get_dtype()
+        return READABLE.get(stored, stored)
 
     def fetch(self, name: str, index: tuple[slice, ...]) -> Tensor:
         """That part of a tensor (CPU, the file's dtype): one slice a leading dimension, none for all of it."""
