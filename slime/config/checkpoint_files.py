@@ -29,6 +29,8 @@ NOT_OF_THE_WEIGHTS = frozenset(
 )
 """Keys of config.json in which two models may differ whose weights mean the same."""
 ANOTHER = "put it back from a copy, or take another checkpoint with --ckpt-step"
+OR_WEIGHTS = "put it back from a copy, take another checkpoint with --ckpt-step, or the weights alone with --finetune"
+LEFTOVERS = ("token", "next_own", "handed_out")
 KEYS = {
     "progress", "has_optimizer", "has_reference", "layers", "head", "layout", "mtp_layers", "distributed_optimizer",
 }  # fmt: skip
@@ -173,23 +175,42 @@ def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     ]
 
 
-def lost_position(config: Config) -> Damage | None:
-    """That the position in the prompts after which a run goes on can't be told. Raises as `first_rollout` does."""
+def data_files(config: Config) -> tuple[Path, Path] | None:
+    """Those after which a run goes on in its prompts: of the position, and of what had been handed out. None where it
+    goes on after nothing, or with no prompts. Raises as `first_rollout` does."""
     directory, first = config.load or config.save, first_rollout(config)
     of_a_file = config.load_debug_rollout_data is None and config.data_source_path is None
     if directory is None or not first or not of_a_file:
         return None
-    file = Path(directory, DATA, f"{first - 1}.json")
+    return Path(directory, DATA, f"{first - 1}.json"), Path(directory, DATA, f"{first - 1}.buffer.json")
+
+
+def lost_position(config: Config) -> Damage | None:
+    """That the position in the prompts after which a run goes on can't be told, or what else it goes on with. Raises as
+    `first_rollout` does."""
+    files = data_files(config)
+    if files is None:
+        return None
+    position, leftovers = files
+    reason = _unlike_an_object(position, ()) if position.exists() else "is not there (a run on recordings saves none)"
+    if reason:
+        return Damage(f"{position} {reason}, so the position in the prompts is not known", OR_WEIGHTS)
+    if leftovers.exists() and (reason := _unlike_an_object(leftovers, LEFTOVERS)):
+        what = "which says what had been handed out and was not trained on"
+        return Damage(f"{leftovers} {reason}, {what}", OR_WEIGHTS)
+    return None
+
+
+def _unlike_an_object(file: Path, keys: tuple[str, ...]) -> str:
+    """Why it is no JSON object with these keys; nothing where it is."""
     try:
-        if isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
-            return None
-        reason = "holds no JSON object"
-    except FileNotFoundError:
-        reason = "is not there (a run on recordings saves none)"
+        stated = json.loads(file.read_text(encoding="utf-8"))
     except UNREADABLE as error:
-        reason = f"can't be read ({error})"
-    fix = "put it back from a copy, take another checkpoint with --ckpt-step, or the weights alone with --finetune"
-    return Damage(f"{file} {reason}, so the position in the prompts is not known", fix)
+        return f"can't be read ({error})"
+    if not isinstance(stated, dict):
+        return "holds no JSON object"
+    lacking = [repr(key) for key in keys if key not in stated]
+    return f"lacks {' and '.join(lacking)}" if lacking else ""
 
 
 def damaged_files(checkpoint: Path) -> list[str]:

@@ -36,7 +36,7 @@ def problems(config: Config) -> Iterator[Problem]:
     except (checkpoint_dir.NoCheckpoint, checkpoint_files.DamagedCheckpoint):  # said above
         return
     if lost is not None:
-        yield Problem("--load" if config.load is not None else "--start-rollout-id", lost.what, lost.fix)
+        yield Problem(_of_data(config), lost.what, lost.fix)
 
 
 def damages(option: str, checkpoint: Path) -> Iterator[Problem]:
@@ -47,6 +47,10 @@ def damages(option: str, checkpoint: Path) -> Iterator[Problem]:
 
 def notes(config: Config) -> Iterator[str]:
     """Expects that there are no problems. What is gone on with, though it may not be meant."""
+    files = checkpoint_files.data_files(config)
+    if files is not None and not files[1].exists():
+        lost = "what had been handed out and was not trained on is not taken up again"
+        yield f"{_of_data(config)}: {files[1]} is not there: {lost}."
     for option, start in _starts(config).items():
         if config.ckpt_step is None and start.load is not None:
             checkpoint = checkpoint_dir.to_load(start)
@@ -60,6 +64,11 @@ def notes(config: Config) -> Iterator[str]:
 def marker_notes(option: str, directory: str, checkpoint: Path | None) -> Iterator[str]:
     if checkpoint is not None and (wrong := checkpoint_dir.wrong_marker(directory)):
         yield f"{option}: {wrong}: {checkpoint} is taken instead."
+
+
+def _of_data(config: Config) -> str:
+    """The option by which a run goes on in its prompts."""
+    return "--load" if config.load is not None else "--start-rollout-id"
 
 
 def _starts(config: Config) -> dict[str, Config]:

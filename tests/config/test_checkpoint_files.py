@@ -15,6 +15,8 @@ from slime.config.checkpoint_dir import MARKER
 from slime.config.checkpoint_files import DamagedCheckpoint, damaged_files, read_state, trained
 from tests.config.checkpoints import TINY, state_after, write_checkpoint
 
+NOTHING_LEFT = {"token": 1, "next_own": -1, "handed_out": []}
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -24,6 +26,7 @@ def run(tmp_path: Path) -> Path:
         write_checkpoint(directory / f"iter_{rollout_id:07d}", rollout_id)
         (directory / "rollout").mkdir(exist_ok=True)
         (directory / "rollout" / f"{rollout_id}.json").write_text("{}")
+        (directory / "rollout" / f"{rollout_id}.buffer.json").write_text(json.dumps(NOTHING_LEFT))
     (directory / MARKER).write_text("6")
     return directory
 
@@ -165,6 +168,28 @@ def test_a_lost_position_in_the_prompts_is_told_before_a_start(checked, run, con
         assert "position in the prompts" not in checked("--load", str(run), *further)[1]
     (run / "rollout" / "3.json").unlink()
     assert f"{run}/rollout/3.json is not there" in checked("--load", str(run), "--ckpt-step", "3")[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "can't be read ("), ("[]", "holds no JSON object"), ('{"token": 1}', "lacks 'next_own' and 'handed_out'")],
+)
+def test_broken_leftovers_are_told_before_a_start(checked, run, content, said):
+    file = run / "rollout" / "6.buffer.json"
+    file.write_text(content)
+    code, told = checked("--load", str(run))
+    assert code == 2 and f"--load: {file} {said}" in told and "1 problem " in told
+    assert "which says what had been handed out and was not trained on" in told
+    for further in (["--ckpt-step", "3"], ["--finetune"]):
+        assert "handed out" not in checked("--load", str(run), *further)[1]
+
+
+def test_leftovers_that_are_not_there_are_remarked(checked, run):
+    """A data source may have been saved without a buffer."""
+    assert "6.buffer.json" not in checked("--load", str(run))[1]
+    (run / "rollout" / "6.buffer.json").unlink()
+    code, told = checked("--load", str(run))
+    assert code == 0 and f"note: --load: {run}/rollout/6.buffer.json is not there: what had been handed out" in told
 
 
 def test_nothing_that_a_file_names_is_called(run, tmp_path):
