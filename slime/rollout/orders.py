@@ -102,7 +102,10 @@ class Orders:
 
     def done(self) -> list[Finished]:
         """Takes what is done out of what is under way. Raises RolloutError, or RewardError, if one of them failed."""
-        return [(order, order.task.result()) for order in self._taken()]
+        taken = self._taken()
+        for order in taken:  # asyncio complains of a failure that nobody has looked at, as of those behind the first
+            _ = order.task.cancelled() or order.task.exception()
+        return [(order, order.task.result()) for order in taken]
 
     def done_too_late(self, why: str) -> list[Finished]:
         """As `done`, when a failure is no loss, and may come of having been stopped: what failed is dropped."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -158,6 +160,25 @@ def test_those_given_up_are_ended_at_once_and_what_is_made_in_spite_of_it_is_tak
     assert [order.place for order in asyncio.run(give_up())] == [0, 2]
     assert told == ["a", "b", "c", "a", "b", "c"]
     assert [group for _, group in orders.done()] == [["group b"]]
+
+
+def test_of_several_that_fail_the_first_is_raised_and_nobody_complains_of_the_others() -> None:
+    orders = Orders(None, SimpleNamespace(args=SimpleNamespace(dynamic_sampling_filter_path=None)), None)
+    complaints: list[Any] = []
+
+    async def fail(name: str) -> list[str]:
+        raise RolloutError(name)
+
+    async def take() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        orders.under_way = [Order(i, [i], asyncio.create_task(fail(name)), 0, None) for i, name in enumerate("ab")]
+        await orders.wait(asyncio.ALL_COMPLETED)
+        with pytest.raises(RolloutError, match=r"^a$"):
+            orders.done()
+        gc.collect()
+
+    asyncio.run(take())
+    assert complaints == []
 
 
 def test_what_can_only_be_made_anew_is_begun_anew_where_training_waits(begin) -> None:
