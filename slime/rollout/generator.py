@@ -33,7 +33,7 @@ from slime.rewards import settle
 from slime.rewards.threads import in_thread
 from slime.rollout.hooks import accepts, ask, keeping_numbers, renumbered
 from slime.rollout.loop import EventLoop, all_of
-from slime.rollout.responses import begin, grow, mask_all
+from slime.rollout.responses import begin, grow, mask_all, mask_only
 from slime.rollout.sampling import Sampling, seeds
 from slime.rollout.scores import record
 from slime.rollout.types import Group, RolloutError, flatten
@@ -270,6 +270,8 @@ class Generator:
         limit = job.args.sglang_router_request_timeout_secs
         given = copy(sample)
         name = given.name
+        masks = job.args.mask_offpolicy_in_partial_rollout and not job.evaluation
+        earlier = list(sample.tokens[sample.prompt_length :]) if masks else []
         async with self._custom_at_once:
             if job.stopped:
                 sample.status = Status.ABORTED
@@ -280,6 +282,8 @@ class Generator:
             raise RolloutError(f"{name}: {custom} returned {made!r:.200}, not a Sample or a list of them")
         for member in members:
             adopt(member, given, custom)
+            if earlier and member.loss_mask == [0] * len(earlier):
+                mask_only(member, earlier)
         if is_cut_short(members) and not job.stopped:
             raise RolloutError(f"{name}: {custom} returned it aborted, and nobody has stopped it")
         if not (job.args.group_rm or (job.stopped and is_cut_short([made]))):

@@ -7,6 +7,7 @@ rollout stays as it is, but for its loss mask.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 from slime.config import Config
@@ -88,3 +89,11 @@ def mask_all(sample: Sample) -> None:
     """Nothing of the response so far is to be trained on: other weights made it."""
     if sample.response_length:
         sample.loss_mask = [0] * sample.response_length
+
+
+def mask_only(sample: Sample, earlier: list[int]) -> None:
+    """After a function of the user's that has left the mask of `mask_all` as it was: not to be trained on is what it
+    has kept of the response of `earlier`."""
+    both = zip(sample.tokens[sample.prompt_length :], earlier, strict=False)
+    kept = len(list(takewhile(lambda pair: pair[0] == pair[1], both)))
+    sample.loss_mask = [0] * kept + [1] * (sample.response_length - kept)

@@ -409,3 +409,16 @@ async def fans_out_when_not_held(args: Any, sample: Sample, sampling_params: dic
 
 def ranks_in_group(args: Any, samples: list[Sample], **kwargs: Any) -> list[float]:
     return [float(i) for i in range(len(samples))]
+
+
+# --mask-offpolicy-in-partial-rollout
+
+
+def appends_by_hand(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """To so many tokens of its response as its metadata says; of the loss mask it says nothing."""
+    kept = sample.metadata["kept"]
+    sample.tokens = [*sample.tokens[: sample.prompt_length + kept], 30, 31, 32]
+    sample.response_length = kept + 3
+    sample.rollout_log_probs = [-1.0] * sample.response_length
+    sample.status, sample.reward = Status.COMPLETED, 0.0
+    return sample

@@ -366,3 +366,18 @@ def test_without_partial_rollouts_an_aborted_sample_begins_anew(
         life.generator.group([aborted(60)], Job(life.config, Sampling.for_rollout(life.config), 1))
     )
     assert (sample.tokens[:2], sample.weight_versions, sample.response_length <= 8) == ([1, 2], ["default"], True)
+
+
+@pytest.mark.parametrize(("kept", "mask"), [(2, [0, 0, 1, 1, 1]), (1, [0, 1, 1, 1]), (0, [1, 1, 1])])
+def test_a_function_that_says_nothing_of_the_mask_has_what_it_appends_trained_on(
+    live: Callable[..., Life], kept: int, mask: list[int]
+) -> None:
+    """It keeps so many of the tokens that an earlier rollout has sampled, which are not."""
+    life = live(custom_generate_function_path=f"{HOOKS}.appends_by_hand")
+    config = life.config.replace(partial_rollout=True, mask_offpolicy_in_partial_rollout=True)
+    sample = aborted(2)
+    sample.metadata["kept"] = kept
+    job = Job(config, Sampling.for_rollout(config), 1)
+    (made,) = life.generator.run(life.generator.group([sample], job))
+    made.check()
+    assert made.loss_mask == mask
