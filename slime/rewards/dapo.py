@@ -13,7 +13,7 @@ from slime.rewards.verdict import Verdict, wrong
 TAIL = 300  # characters in which the answer must stand
 _LINE = re.compile(
     r"(?P<meant>(?:^|[.!?:,;]\s|\b(?:the|my|our|final|correct|right|so|thus|hence|therefore)\s)\W{0,6})?"
-    r"answer\s*:[ \t*]*(?P<said>[^\n]+)",
+    r"answer\s*:[ \t*]*(?P<said>[^\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
 _DENIED = re.compile(r"\b(?:not|n't|wrong|incorrect|false|bad|never|no)\b[^.!?\n]*\Z", re.IGNORECASE)
@@ -32,7 +32,7 @@ async def dapo(args: Any, sample: Any) -> Verdict:
     before, after = line.string[: line.start("said")], line.string[line.end() :]
     later = last_boxed(after) or concluded(after)
     commented = before.rpartition("\n")[2].lstrip().startswith("%")
-    if commented or line["meant"] is None or _DENIED.search(before) or takes_back(after):
+    if commented or line["meant"] is None or _DENIED.search(before) or takes_back(after, pred):
         verdict = wrong("it says that this is not the answer")
     elif reason := why_not_meant(line["said"]):
         verdict = wrong(reason)

@@ -25,7 +25,11 @@ _STATED = re.compile(
 _HOPED = re.compile(r"(?<=\s)I hope (?:it|this) is correct\.?$")  # as Minerva's examples end (arXiv:2206.14858)
 
 # What is between two boxes that are both meant.
-_ALTERNATIVE = re.compile(r"[\s$.,;:)(]*(?:or|oder|ou|vs)\b|\b(?:option|guess|alternative|candidate)\b", re.IGNORECASE)
+_ALTERNATIVE = re.compile(
+    r"[\s$.,;:)(]*(?:or|oder|ou|vs)\b|\A[^.!?\n]{0,60}\b(?:could|might|may|perhaps|possibly|maybe)\b"
+    r"|\b(?:option|guess|alternative|candidate)\b",
+    re.IGNORECASE,
+)
 _JOINING = set("or and else either also possibly maybe perhaps alternatively if when otherwise for case text".split())
 _NAMED = re.compile(r"[A-Za-z]\w*\s*=")
 _NOT_SO = r"(?:(?!\b(?:so|thus|hence|therefore|but)\b)[^.!?:\n]){0,30}"  # up to a conclusion
@@ -34,7 +38,7 @@ _DENIED = re.compile(
     r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of"
     r"|\b(?:anything|everything|all) (?:but|except)|\bother than"
     r"|\b(?:more|less|fewer|greater|larger|smaller) than"
-    rf"|\b(?:(?:wrong|incorrect|mistakes?|suppose|assume|pretend|nobody|no one)\b"
+    rf"|\b(?:(?:wrong|incorrect|mistakes?|suppose|assume|pretend|nobody|no one|i doubt)\b"
     rf"|(?:false|untrue|unlikely|doubtful|doubt) (?:that|if|whether)\b){_NOT_SO}"
     r"|\b(?:far from|nowhere near|different from|exceeds?|(?:is|it's) no|between\s[^!?\n]{1,30}\sand)"
     r"|\b(?:answer|result)\b[^.!?\n]{0,20}\b(?:at least|at most|up to|above|below|under|over|from\s[^!?\n]{1,20}\sto)"
@@ -42,22 +46,39 @@ _DENIED = re.compile(
     r"(?:\s+(?:be|equals?|equal to|the answer))*[\s$:(}]*$",
     re.IGNORECASE,
 )
+# An answer is taken back by what is said of it, right after it or where a sentence or a part of one begins. What is
+# said of anything else ("7 is not prime", "no other value fits") explains it.
+_LED = (
+    r"[\s$*_#)}\]]{0,9}(?:(?:and|but|so|thus|hence|therefore|then|well|oh|no|lol|unfortunately"
+    r"|(?:i|we|it) \w{2,9}(?: out)?(?: that)?)\b[\s,]{1,3}){0,3}"
+)
+_SENTENCE, _PART = rf"(?:\A|[.!?;\n(]){_LED}", rf"(?:\A|[.!?;\n(,:–—]){_LED}"
+_OF_IT = r"(?:(?!\b(?:because|since|as|for|if|that|which|who|where|when)\b)[^.,;:!?\n]){0,60}?"
+_WRONG = r"(?:wrong|incorrect|false|impossible|absurd|contradict\w*|doubt\w*)"
+_NO = (
+    rf"(?:n't|\b(?:{_WRONG}|not|no|nope|never|cannot|untrue|mistake\w*|errors?|unlikely|fails?|too [a-z]+|should"
+    r"|trap|joke|lie|decoy|my first)\b)"
+)
+_RIGHT = r"(?:right|correct|valid|possible|plausible|acceptable)"
+_TWO = r"both \$?(?-i:[A-Z]|-?\d{1,9})\$? and \$?(?-i:[A-Z]|-?\d{1,9})\$?"
 _TAKEN_BACK = re.compile(
-    r"\b(?:wait|actually|scratch that|on second thoughts?|correction|sorry|oops|i mean|mistaken?"
-    r"|should (?:be|have been)|(?:is|are|was) (?:wrong|incorrect|false|not|too|my first)"
-    r"|(?:just )?(?:kidding|joking)|nope|(?:ignore|disregard|forget) (?:that|this|it)|let me re-?\w+"
-    r"|(?:is|are|was|were|be|seems?|looks?|sounds?)(?: [\w']{1,20}){0,3} (?:wrong|incorrect|false)"
-    r"|(?:also|equally|just as) (?:possible|right|correct|valid|plausible|acceptable)|[$})\d] also (?:works?|fits?)"
-    r"|(?:could|might|may) (?:also|well|instead|just as well) be|do(?:n't| not) (?:think|believe)"
-    r"|(?:is|was|does|did|ca|could)n't|cannot|(?:does|did) not|fails?|contradict\w*|hm+|however"
-    r"|but\b[^.!?\n]{0,60}\b(?:must|should|not))\b|(?:^|[.,!?\n])\s{0,9}no\b|\bno\W{0,9}(?:\Z|[.!:\n])|\A[\s$*]*\?"
-    r"|\A[\s$*]*\(\s*(?:wrong|incorrect|false|not)\b|\A[ \t$*]*(?:is|seems) (?:impossible|absurd|unlikely|doubtful)\b"
-    r"|\A[ \t$*]*(?:(?:would|could|might|may)|is (?:an? )?(?:trap|joke|lie|decoy))\b"
-    r"|\A[ \t$*]*(?:if|for|when)\b[^.\n]{0,60}[,;]\s*(?:(?:and|but)\s)?\$?-?\d"
-    r"|[.!?\n]\W{0,9}(?:(?:that|this|it|which)(?:'s| is) )?(?:wrong|incorrect|false)\s{0,9}(?:[.!\n]|\Z)"
-    r"|\bboth \$?(?-i:[A-Z]|-?\d{1,9})\$? and \$?(?-i:[A-Z]|-?\d{1,9})\$? (?:are|work|fit|could|might)\b"
-    r"|\b(?:could|might|may) be(?: [-\\$\d]| (?-i:[A-Z])\b)"
-    r"|[.!?\n]\W{0,9}(?:(?:and|but|so|thus|hence|therefore|then|it's|that's)\W{1,3}){0,2}not\b",
+    r"\A[\s$*]*\?|\A[ \t$*\\)\]]*(?:"
+    rf"(?:would|could|might|may|not|never|cannot|fails)\b|(?:is|was|does|did|can?|seems|looks){_OF_IT}{_NO})"
+    rf"|(?:{_PART}(?:\w{{1,9}}\s?=\s?)?(?:it|this|that)|\b(?:the|this|that|my) (?:final )?answer)\b{_OF_IT}{_NO}"
+    r"|\b(?:is|are|was)(?: [\w']{1,20})? (?:wrong|incorrect|false|not (?:right|correct))\b"
+    rf"|{_PART}which\b{_OF_IT}{_WRONG}\b"
+    rf"|{_PART}i(?: do| ca| am|'m)?(?:n't|nnot| not| doubt| was wrong)\b|\bmade (?:a|an|some) (?:mistake|error)s?\b"
+    rf"|{_PART}(?:wait|actually|however|scratch that|on second thoughts?|correction|sorry|oops|hm+|nope|contradiction"
+    r"|(?:just )?(?:kidding|joking)|(?:ignore|disregard|forget) (?:that|this|it)|let me re-?\w+|i mean|no way"
+    r"|(?:wrong|incorrect|false|mistaken?|no)(?! [a-z]))\b"
+    rf"|{_SENTENCE}not (?:the|so|it|this|that|sure|{_RIGHT})\b"
+    r"|\bbut\b[^.!?\n]{0,60}\b(?:must|should|not)\b"
+    # what would be right as well, or in another case
+    rf"|\b(?:also|equally|just as) {_RIGHT}\b|[$}})\d] also (?:works?|fits?)\b"
+    rf"|\b{_TWO} (?:are {_RIGHT}|work|fit|could|might)\b"
+    r"|\b(?:could|might|may) (?:(?:also|well|instead) be\b|be(?: [-\\$\d]| (?-i:[A-Z])\b))"
+    r"|\A[ \t$*,;]*(?:(?:and|but)\s)?(?:if|for|when)\b[^.\n]{0,60}"
+    r"(?:[,;]\s*(?:(?:and|but)\s)?|\bit(?: is|'s) )\$?-?\d",
     re.IGNORECASE,
 )
 _OR_ELSE = re.compile(
@@ -196,17 +217,19 @@ def why_not_meant(text: str) -> str | None:
         return "it says what the answer is not"
     if _is_hidden(text, command, after):
         return "the box is struck out, or in a comment"
-    if takes_back(text[after:]):
+    if takes_back(text[after:], text[start:end].strip()):
         return "it takes its answer back"
     begun = _BEGUN.search(text[max(0, command - 80) : command].translate(_SIGNS))
-    if begun or _GOES_ON.match(text[after:].translate(_SIGNS)) or _is_within(text, command):
+    rest = text[after:].partition("|")[0] if _line_to(text, command).startswith("|") else text[after:]  # of its cell
+    if begun or _GOES_ON.match(rest.translate(_SIGNS)) or _is_within(text, command):
         return "the box holds only a part of a formula"
     return None
 
 
-def takes_back(text: str) -> bool:
+def takes_back(text: str, answer: str) -> bool:
     """Whether what follows an answer says that it is none."""
-    return _TAKEN_BACK.search(text) is not None
+    it = rf"(?<![\w.]){re.escape(answer)}(?!\.?\w)" if 0 < len(answer) <= 50 else r"\Z"
+    return any(map(_TAKEN_BACK.search, (text, re.sub(it, "it", text))))
 
 
 def stated_later(text: str) -> str | None:
@@ -238,9 +261,15 @@ def _joins(between: str) -> bool:
 
 def _is_hidden(text: str, command: int, after: int) -> bool:
     """Whether nobody would see the box, or see it struck out: in a comment of TeX or HTML, between ~~ of Markdown."""
-    line = text[text.rfind("\n", 0, command) + 1 : command].lstrip()
-    commented = line.startswith("%") or any(text.rfind(a, 0, command) > text.rfind(b, 0, command) for a, b in _COMMENTS)
+    line = _line_to(text, command)
+    if any(text.rfind(a, 0, command) > text.rfind(b, 0, command) for a, b in _COMMENTS):
+        return True
+    commented = line.startswith("%") and "=" not in line  # "% change ="
     return commented or (line.endswith("~~") and text.startswith("~~", after))
+
+
+def _line_to(text: str, command: int) -> str:
+    return text[text.rfind("\n", 0, command) + 1 : command].lstrip()
 
 
 def _is_within(text: str, command: int) -> bool:

@@ -31,6 +31,7 @@ _ASSIGNED = re.compile(
     rf"({_NAME}(?:\s*\([\w, ]+\))?|\(\s*{_NAME}\s*(?:,\s*{_NAME}\s*)+\))\s*(?:=(?![=<>])|\\in(?![a-z]))(.*)"
 )
 _ASSIGNED_LAST = re.compile(r"(-?[\d.]+)\s*=\s*([A-Za-z])")
+_PERCENT = re.compile(r"(.*?)\s*(?:\\?%|\\?\bper\s?cent)")
 _UNFINISHED = re.compile(r"\\(?:binom|Gamma)(?![a-zA-Z])|!")
 _CALCULATION = re.compile(r"(?:[\d.,(){}\s+*/-]|\\times|\\cdot|\\frac)*")
 # What the grammar reads as something else ("1 2" as a mixed number, 101_2 as 101, 2' and [2] as 2, 1/2x as 1/(2x)), or
@@ -253,7 +254,7 @@ def _leaf_equal(a: str, b: str) -> bool:
     (a, unit), (b, other) = split_unit(a), split_unit(b)
     if unit and other and unit != other:
         return False
-    a_percent, b_percent = (re.fullmatch(r"(.*?)\s*(?:\\?%|\\?\bpercent)", text) for text in (a, b))
+    a_percent, b_percent = (_PERCENT.fullmatch(plain_words(text)) for text in (a, b))
     if a_percent or b_percent:
         return not unit and not other and _percent_equal(a, b, a_percent, b_percent)
     ours, theirs = number(a), number(b)

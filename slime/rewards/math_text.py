@@ -29,7 +29,7 @@ _REWRITES = [
         (r"\\(?:displaystyle|textstyle|limits|mathstrut)(?![a-zA-Z])|(?<!\\)\\[!;:]|\\phantom\{[^{}]*\}", ""),
         (r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|biggl?|biggr?)(?![a-zA-Z])\.?", ""),
         (r"(?<=\d)(?:\\,|\{,\}|(?<!\\)\\ |~)(?=\d{3}(?!\d))", ","),
-        (r"~~|(?:(?<=[{($])|^)\s*~\s*(?=[-\d])", r"\\sim "),  # as one types it: struck out, or about so much
+        (r"~~|(?:(?<=[{($])|^)\s*~\s*(?=[-\d])|^\s*~(?=\w)", r"\\sim "),  # as typed: struck out, or about so much
         (r"(?<!\\)\\[, ]|~|\\q?quad(?![a-zA-Z])", " "),
         (r"(?<!\\)\\[()\[\]]|(?<!\\)\$", " "),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
