@@ -14,6 +14,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from slime.config import Config
 from slime.config.checkpoint_dir import DATA
+from slime.config.hooks import is_ours
 from slime.data.buffer import DataBuffer
 from slime.data.errors import DataError
 from slime.data.ledger import Ledger, RolledBack
@@ -186,7 +187,7 @@ class Buffer:
         except RayActorError as error:
             raise BufferGone(error.actor_id, str(error)) from None
         except RayTaskError as error:
-            if type(error.cause).__module__.startswith("slime."):
+            if is_ours(error.cause):
                 raise error.cause from None
             raise
 

@@ -5,13 +5,30 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 
 class HookError(ValueError):
     """A user's function that is not there, or that failed; the message says which option named it."""
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether it is an error of ours, which says itself what is wrong."""
+    return type(error).__module__.startswith("slime.")
+
+
+@contextmanager
+def blaming(function: str, kind: type[Exception]) -> Iterator[None]:
+    """While a user's function runs: raises `kind`, with its name, for whatever it raises, but errors of ours."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if is_ours(error):
+            raise
+        raise kind(f"{function} raised {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +42,10 @@ class Hook:
     run: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises HookError for whatever it raises, but errors of ours, which say themselves what is wrong."""
-        try:
+        """Raises HookError for whatever it raises, as `blaming`."""
+        with blaming(str(self), HookError):
             result = self.function(*args, **kwargs)
             return self.run(_result_of(result)) if inspect.isawaitable(result) else result
-        except (Exception, SystemExit) as error:
-            if type(error).__module__.startswith("slime."):
-                raise
-            raise HookError(f"{self} raised {type(error).__name__}: {error}") from error
 
     def __str__(self) -> str:
         return f"{self.option} {self.path}"

@@ -4,16 +4,15 @@ name."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any
 
-from slime.config.hooks import Hook
+from slime.config.hooks import Hook, blaming
 from slime.data.errors import DataError
 from slime.data.sample import Sample
 from slime.data.source import DataSource, Group, PromptSource
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 METHODS = ("get_samples", "add_samples", "save", "load", "__len__")
 
@@ -35,7 +34,8 @@ class UsersSource:
         self._warned = False
 
     def get_samples(self, n: int) -> list[Group]:
-        groups = self._asked("get_samples", lambda: self._source.get_samples(n))
+        with self._blamed("get_samples"):
+            groups = self._source.get_samples(n)
         returned = f"{self._name}: get_samples returned"
         if not isinstance(groups, list | tuple):
             raise DataError(f"{returned} a {type(groups).__name__}, not a list of groups")
@@ -55,21 +55,20 @@ class UsersSource:
         return list(groups)
 
     def add_samples(self, groups: list[Group]) -> None:
-        self._asked("add_samples", lambda: self._source.add_samples(groups))
+        with self._blamed("add_samples"):
+            self._source.add_samples(groups)
 
     def save(self, id: int) -> None:
-        self._asked("save", lambda: self._source.save(id))
+        with self._blamed("save"):
+            self._source.save(id)
 
     def load(self, id: int) -> None:
-        self._asked("load", lambda: self._source.load(id))
+        with self._blamed("load"):
+            self._source.load(id)
 
     def __len__(self) -> int:
-        return self._asked("__len__", lambda: len(self._source))
+        with self._blamed("__len__"):
+            return len(self._source)
 
-    def _asked(self, method: str, ask: Callable[[], T]) -> T:
-        try:
-            return ask()
-        except (Exception, SystemExit) as error:
-            if type(error).__module__.startswith("slime."):
-                raise
-            raise DataError(f"{self._name}: {method} raised {type(error).__name__}: {error}") from error
+    def _blamed(self, method: str) -> AbstractContextManager[None]:
+        return blaming(f"{self._name}: {method}", DataError)
