@@ -182,7 +182,7 @@ class Eval(Section):
     eval_max_prompt_len: Tokens | None = option(None, "Longest prompt.", derived="--rollout-max-prompt-len")
     eval_max_context_len: Tokens | None = option(
         None,
-        "Longest prompt and response. The engines' context is the longest of rollouts and evals.",
+        "Longest prompt and response. The engines' context is the longest of rollouts and evals, or the model's own.",
         derived="--rollout-max-context-len",
     )
     eval_min_new_tokens: Tokens | None = option(None, "Shortest response.")
