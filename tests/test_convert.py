@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from slime.convert import recast
 from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
-from tests.models.tiny import make_multi_token_checkpoint
+from tests.models.tiny import make_checkpoint, make_multi_token_checkpoint
 from tests.training.ranks import trainer
 
 ROOT = Path(__file__).parents[1]
@@ -77,9 +77,22 @@ def there_and_back(models: dict[str, str], work: str) -> None:
         torch_dist_to_hf(rank, ranks, 0, f"{work}/{name}/release", directory, f"{work}/{name} back")
 
 
+def tied_without_its_further_layers(directory: Path) -> Path:
+    """As transformers saves a GLM-4.5 with tied embeddings."""
+    make_checkpoint(directory, "glm4_moe without qk-norm")
+    tensors = load_file(directory / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    stated = {"tie_word_embeddings": True, "num_nextn_predict_layers": 1}
+    (directory / "config.json").write_text(json.dumps(config | stated))
+    return directory
+
+
 def test_experts_and_layers_for_multi_token_prediction_come_back_the_same(tmp_path):
     models = {
         "experts": write_checkpoint(tmp_path / "moe", moe=True),
+        "tied": tied_without_its_further_layers(tmp_path / "tied"),
         "further layers": make_multi_token_checkpoint(tmp_path / "mtp", "glm4_moe"),
     }
     run_ranks(there_and_back, 2, {name: str(path) for name, path in models.items()}, str(tmp_path))

@@ -61,8 +61,9 @@ def torch_dist_to_hf(rank: int, world_size: int, port: int, checkpoint: str, hf_
 
 
 def _with_further_layers(family: Family, source: str) -> Family:
-    """`family`, with its layers for multi-token prediction if `source` has them."""
-    if not family.num_mtp_layers:
+    """`family`, with its layers for multi-token prediction if `source` has them. With tied embeddings Megatron can't:
+    they are passed on."""
+    if not family.num_mtp_layers or family.tied:
         return family
     whole = multi_token_model(family)
     names = {name for mapping in whole.tensors.values() for name in mapping.names}
