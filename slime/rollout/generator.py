@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -31,7 +30,7 @@ from slime.inference.control import EngineControl, call_all
 from slime.inference.errors import InferenceError
 from slime.rewards import settle
 from slime.rewards.threads import in_thread
-from slime.rollout.hooks import accepts, ask, keeping_numbers, renumbered
+from slime.rollout.hooks import Identity, accepts, ask, keeping_numbers
 from slime.rollout.loop import EventLoop, all_of
 from slime.rollout.responses import begin, grow, mask_all, mask_only
 from slime.rollout.sampling import Sampling, seeds
@@ -268,24 +267,23 @@ class Generator:
         """One sample by the user's function, which may make several of it; graded at once, unless its group is."""
         keywords = {"evaluation": job.evaluation} if accepts(custom.function, "evaluation") else {}
         limit = job.args.sglang_router_request_timeout_secs
-        given = copy(sample)
-        name = given.name
+        identity = Identity.of(sample)
         masks = job.args.mask_offpolicy_in_partial_rollout and not job.evaluation
         earlier = list(sample.tokens[sample.prompt_length :]) if masks else []
         async with self._custom_at_once:
             if job.stopped:
                 sample.status = Status.ABORTED
                 return sample
-            made = await ask(custom, name, limit, job.args, sample, dict(job.sampling.params), **keywords)
+            made = await ask(custom, identity.name, limit, job.args, sample, dict(job.sampling.params), **keywords)
         members = [made] if isinstance(made, Sample) else made
         if not isinstance(members, list) or not members or not all(isinstance(member, Sample) for member in members):
-            raise RolloutError(f"{name}: {custom} returned {made!r:.200}, not a Sample or a list of them")
+            raise RolloutError(f"{identity.name}: {custom} returned {made!r:.200}, not a Sample or a list of them")
         for member in members:
-            adopt(member, given, custom)
+            identity.adopt(member, custom)
             if earlier and member.loss_mask == [0] * len(earlier):
                 mask_only(member, earlier)
         if is_cut_short(members) and not job.stopped:
-            raise RolloutError(f"{name}: {custom} returned it aborted, and nobody has stopped it")
+            raise RolloutError(f"{identity.name}: {custom} returned it aborted, and nobody has stopped it")
         if not (job.args.group_rm or (job.stopped and is_cut_short([made]))):
             await self._grade([made], job)
         return made
@@ -308,24 +306,14 @@ class Generator:
             return member
         limit = job.args.sglang_router_request_timeout_secs
         keywords = {"rollout_id": job.rollout_id, "evaluation": job.evaluation}
-        given = copy(member)
-        replaced = await ask(hook, given.name, limit, job.args, member, **keywords)
+        identity = Identity.of(member)
+        replaced = await ask(hook, identity.name, limit, job.args, member, **keywords)
         if replaced is None:
             replaced = member
         if not isinstance(replaced, Sample):
-            raise RolloutError(f"{given.name}: {hook} returned {replaced!r:.200}, not a Sample or None")
-        adopt(replaced, given, hook)
+            raise RolloutError(f"{identity.name}: {hook} returned {replaced!r:.200}, not a Sample or None")
+        identity.adopt(replaced, hook)
         return replaced
-
-
-def adopt(made: Sample, given: Sample, hook: Hook) -> None:
-    """What a user's function made of the sample that it was `given` stays that sample, where it does not say what it
-    is. Raises RolloutError where it says that it is another."""
-    for name in ("group_index", "index", "rollout_id"):
-        if getattr(made, name) is None:
-            setattr(made, name, getattr(given, name))
-    if made.index != given.index:
-        raise RolloutError(renumbered(given.name, hook, made.index))
 
 
 def is_cut_short(group: Group) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from slime.config.hooks import Hook
 from slime.data.sample import Sample
@@ -25,19 +26,44 @@ async def ask(hook: Hook, subject: str, limit: float, *args: Any, **kwargs: Any)
         raise RolloutError(f"{subject}: {hook} raised {type(error).__name__}: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which sample a user's function is given; the ledger knows it by its index, which has to stay."""
+
+    name: str
+    index: int | None
+    group_index: int | None
+    rollout_id: int | None
+
+    @classmethod
+    def of(cls, sample: Sample) -> Self:
+        return cls(sample.name, sample.index, sample.group_index, sample.rollout_id)
+
+    def check(self, sample: Sample, function: Hook | str) -> None:
+        """Raises RolloutError, with the function's name, where it has another number: the ledger would take it for
+        another sample, and count this one as never finished."""
+        if sample.index != self.index:
+            raise RolloutError(
+                f"{self.name}: {function} has made its index {sample.index}: leave it as it is, the ledger knows the"
+                " sample by it"
+            )
+
+    def adopt(self, made: Sample, function: Hook | str) -> None:
+        """What the function has made of the sample is that sample, where it does not say what it is. Raises as
+        `check`."""
+        for name in ("group_index", "index", "rollout_id"):
+            if getattr(made, name) is None:
+                setattr(made, name, getattr(self, name))
+        self.check(made, function)
+
+
 @contextmanager
 def keeping_numbers(samples: Sequence[Sample], function: Hook | str) -> Iterator[None]:
-    """While a user's function sees the samples. Raises RolloutError, with its name, where it gives one of them another
-    number: the ledger would take it for another sample, and count this one as never finished."""
-    before = [(sample, sample.index, sample.name) for sample in samples]
+    """While a user's function sees the samples. Raises RolloutError where it gives one of them another number."""
+    before = [(sample, Identity.of(sample)) for sample in samples]
     yield
-    for sample, number, name in before:
-        if sample.index != number:
-            raise RolloutError(renumbered(name, function, sample.index))
-
-
-def renumbered(name: str, function: Hook | str, number: int | None) -> str:
-    return f"{name}: {function} has made its index {number}: leave it as it is, the ledger knows the sample by it"
+    for sample, identity in before:
+        identity.check(sample, function)
 
 
 def accepts(function: Callable[..., Any], keyword: str) -> bool:
