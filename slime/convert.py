@@ -7,12 +7,13 @@ Several processes share the layers. The output is whole or not there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,7 +46,8 @@ def main() -> int:
     try:
         target, arguments, count = plan(args)
         with console.phase(f"converting {args.input} to {args.output} in {count} process{'es' * (count != 1)}"):
-            run(target, count, arguments)
+            of_weights = Path(args.input) if args.direction == "hf-to-torch-dist" else None
+            run(target, count, arguments, lambda: console.note(progress(Path(args.output), of_weights)))
         if args.direction == "hf-to-torch-dist":
             for remark in recast(args.input):
                 print(f"note: {remark}", file=sys.stderr)
@@ -107,7 +109,24 @@ def recast(directory: str) -> Iterator[str]:
             yield f"{tensors} in {dtype} and became {named}, {reason}"
 
 
-def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
+def progress(output: Path, of_weights: Path | None) -> str:
+    """How much of it is written, and of how much where it is made of nothing but the weights in these files."""
+    done = _size(output.absolute().with_name(f".{output.name}.partial").rglob("*"))
+    if not done:
+        return "reading"
+    total = f" of {_size(of_weights.glob('*.safetensors')) / 1e9:.1f}" if of_weights else ""
+    return f"{done / 1e9:.1f}{total} GB written"
+
+
+def _size(files: Iterable[Path]) -> int:
+    size = 0
+    for file in files:
+        with contextlib.suppress(OSError):  # renamed meanwhile
+            size += file.stat().st_size if file.is_file() else 0
+    return size
+
+
+def run(target: str, count: int, arguments: tuple[str, ...], every_second: Callable[[], None]) -> None:
     """Raises Refused when one of the processes fails; the others are ended then, for they would wait for it.
 
     Ctrl+C reaches all of them; this one alone heeds it, and ends the others.
@@ -127,6 +146,7 @@ def run(target: str, count: int, arguments: tuple[str, ...]) -> None:
         while running:
             # Not for ever: a signal that another thread was woken by is heeded when this one gets on.
             multiprocessing.connection.wait([process.sentinel for process in running], timeout=1)
+            every_second()
             for process in [process for process in running if process.exitcode is not None]:
                 running.remove(process)
                 if process.exitcode:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from slime.convert import recast
+from slime.convert import progress, recast
 from slime.tiny import write_checkpoint
 from tests.distributed import run_ranks
 from tests.models.tiny import make_checkpoint, make_multi_token_checkpoint
@@ -123,6 +123,22 @@ def test_what_can_not_be_is_refused_before_it_begins(model, converted, tmp_path)
     assert not (tmp_path / "out").exists()
     done = convert("hf-to-torch-dist", model, converted)
     assert done.returncode == 1 and "is not empty: name a new directory" in done.stderr
+
+
+def test_how_far_it_is(tmp_path):
+    output, partial = tmp_path / "out", tmp_path / ".out.partial" / "release"
+    assert progress(output, None) == progress(output, tmp_path) == "reading"
+    partial.mkdir(parents=True)
+    assert progress(output, tmp_path) == "reading"
+    for file, size in {
+        tmp_path / "model.safetensors": 12,
+        partial / "__0_0.distcp": 3,
+        partial / "b.distcp": 4,
+    }.items():
+        with file.open("wb") as sparse:
+            sparse.truncate(size * 10**8)
+    assert progress(output, tmp_path) == "0.7 of 1.2 GB written"
+    assert progress(output, None) == "0.7 GB written"
 
 
 def test_weights_in_another_dtype_than_config_json_names_are_said(model, tmp_path):
