@@ -72,13 +72,14 @@ def main() -> None:
 
     console = Console()
     try:
-        run = RunDir.create(config.run_dir, resume=config.load is not None)
-        run.save_config(config)
-        with Recorder(run, console, make_trackers(config, run, console.phase)) as recorder, Session(config) as session:
-            with Job(config, session, console) as job:
-                run.point_latest()
-                train(job.config, job, Evaluation(job, recorder), recorder)
-        print_summary(run)
+        with RunDir.create(config.run_dir, resume=config.load is not None) as run:
+            run.save_config(config)
+            trackers = make_trackers(config, run, console.phase)
+            with Recorder(run, console, trackers) as recorder, Session(config) as session:
+                with Job(config, session, console) as job:
+                    run.point_latest()
+                    train(job.config, job, Evaluation(job, recorder), recorder)
+            print_summary(run)
     except OutputLost:
         print("slime: its output is lost; whatever this run had started has ended", file=sys.stderr)
         raise

@@ -125,6 +125,7 @@ torch_for_cpu() {
     local index=() again=() wanted=${!#}
     [ -z "${TORCH_INDEX:-}" ] || index=(--extra-index-url "$TORCH_INDEX")
     ! pip "${index[@]}" "$@+cpu" || return 0
+    tail -n 5 "$LOG" | grep -q 'No matching distribution found' || return 1  # a lost connection, a full disk
     if [ "$(uname -m)" = x86_64 ]; then
         [ ! -t 3 ] || printf '\r\033[K' >&3
         echo "install.sh: found no torch for the CPU alone: this takes the one with CUDA, 4 GB more (see --help: TORCH_INDEX)" >&3

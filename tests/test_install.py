@@ -30,7 +30,7 @@ FAKE_PYTHON = """\
     esac
     if [ -f "$here/slow" ]; then sleep 60; fi
     case "$*" in
-        *+cpu) if [ -f "$here/cuda-only" ]; then echo "ERROR: No matching distribution found"; exit 1; fi ;;
+        *+cpu) if [ -f "$here/no-torch" ]; then cat "$here/no-torch"; exit 1; fi ;;
         *megatron*) if [ -f "$here/broken" ]; then echo "ERROR: connection lost"; exit 1; fi ;;
     esac
 """
@@ -84,13 +84,20 @@ def test_a_broken_install_says_so_and_is_completed_by_the_next_run(venv):
 
 
 def test_where_torch_comes_with_cuda_only_it_is_said_and_taken(venv):
-    (venv / "bin" / "cuda-only").touch()
+    (venv / "bin" / "no-torch").write_text("ERROR: No matching distribution found for torch==2+cpu\n")
     done = install(str(venv), TORCH_INDEX="file:///nowhere")
     assert done.returncode == 0, done.stderr
     first, second = calls(venv)[:2]
     assert "--extra-index-url file:///nowhere" in first and first.endswith("+cpu")
     assert second.endswith(first.split()[-1].removesuffix("+cpu")) and "nowhere" not in second
     assert ("found no torch for the CPU alone" in done.stdout) == (platform.machine() == "x86_64")
+
+
+def test_the_torch_with_cuda_is_not_taken_for_another_failure(venv):
+    (venv / "bin" / "no-torch").write_text("ERROR: Could not install packages: No space left on device\n")
+    done = install(str(venv))
+    assert done.returncode == 1 and "No space left on device" in done.stderr
+    assert len(calls(venv)) == 1 and "CUDA" not in done.stdout
 
 
 def interrupted(began: Path, how: signal.Signals, *arguments: str, **environment: str) -> tuple[int, str]:

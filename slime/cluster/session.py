@@ -95,6 +95,9 @@ class Session:
             gpus = ray.cluster_resources().get("GPU", 0)
             if self._needs_gpus and not gpus:
                 raise RayStartError("--device cuda, but the cluster has no GPU: give --device cpu, or join another")
+        except OSError as error:
+            self.__exit__()
+            raise RayStartError(f"cannot make what a run needs: {error}") from error
         except BaseException:
             self.__exit__()
             raise

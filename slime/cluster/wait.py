@@ -93,24 +93,28 @@ def wait(
     began, clock = time.monotonic(), time.strftime("%H:%M:%S")
     values: dict[ray.ObjectRef, Any] = {}
     while pending:
-        watched = [ref for ref in watch() if ref not in over and ref not in pending]
+        watched = [ref for ref in watch() if ref not in pending and ref not in values]
+        over.intersection_update(watched)
+        watched = [ref for ref in watched if ref not in over]
         left = began + timeout - time.monotonic()
         if left <= 0:
             raise stalled(what, list(pending), len(values) + len(pending), timeout, clock)
-        refs = [*pending, *watched]
-        ray.wait(refs, num_returns=1, timeout=min(_POLL_S, left))
+        looked_at = [*pending, *watched]
+        ray.wait(looked_at, num_returns=1, timeout=min(_POLL_S, left))
         interrupt.check()
-        for ref in ray.wait(refs, num_returns=len(refs), timeout=0)[
-            0
-        ]:  # all of them, before anybody is looked at again
+        ready, _ = ray.wait(looked_at, num_returns=len(looked_at), timeout=0)
+        for ref in ready:  # all of them, before anybody is looked at again
             try:
-                values[ref] = ray.get(ref)
+                value = ray.get(ref)
             except (RayError, Exception) as error:  # RayTaskError(X) also inherits from X, whatever X is
                 failure = _Failure(ref, error, 0, is_watched=ref in watched)
                 others = [other for other in [*pending, *watched] if other != ref]
                 raise _blame(what, failure, others, watched) from None
-            over.add(ref)
-            pending.pop(ref, None)
+            if ref in pending:
+                values[ref] = value
+                del pending[ref]
+            else:
+                over.add(ref)
     results = [values[ref] for ref in asked]
     return results[0] if single else results
 
@@ -200,10 +204,8 @@ def _headline(root: BaseException) -> str:
 def _details(error: BaseException, log: Path | None) -> list[str]:
     """Where an exception was raised; for a process that died, what Ray knows of it and the last lines of its log."""
     root = _root(error)
-    if type(root).__module__.startswith("slime."):
-        return (
-            str(root).strip().splitlines()[1:]
-        )  # written for people: says all by itself, and its log has the traceback
+    if type(root).__module__.startswith("slime.") and not _died(root):  # written for people: says all by itself
+        return str(root).strip().splitlines()[1:]  # and its log has the traceback
     text = _ANSI.sub("", str(error)).strip()
     if not _died(root):
         lines = [line for line in text.splitlines() if line.strip(" ^")]

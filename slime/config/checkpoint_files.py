@@ -188,6 +188,10 @@ def data_files(config: Config) -> tuple[Path, Path] | None:
 def lost_position(config: Config) -> Damage | None:
     """That the position in the prompts after which a run goes on can't be told, or what else it goes on with. Raises as
     `first_rollout` does."""
+    by_a_file = config.load_debug_rollout_data is None and config.data_source_path is None
+    if config.start_rollout_id and by_a_file and config.load is None and config.save is None:
+        what = f"where the prompts go on after {config.start_rollout_id} rollouts is in no directory"
+        return Damage(what, "give --load, with the checkpoints of those rollouts, or leave it out")
     files = data_files(config)
     if files is None:
         return None

@@ -54,7 +54,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
     if critic not in (None, config.hf_checkpoint) and "critic_load" not in unsound and checkpoint_dir.is_model(critic):
         _checkpoint(found, "--critic-load", Path(critic), tokenizer=False, trained=trains, to_value=True)
     if not unsound & {"load", "ckpt_step", "ref_load", "critic_load", "advantage_estimator"}:
-        missing = list(starts.problems(config))
+        missing = list(starts.problems(config, unsound))
         found.problems += missing
         found.notes += [] if missing else starts.notes(config)
     if found.model:
@@ -103,6 +103,9 @@ def _checkpoint(
     found: Findings, option: str, directory: Path, *, tokenizer: bool, trained: bool, to_value: bool = False
 ) -> Architecture | None:
     """The architecture of a checkpoint; what is wrong with it is added to `found`. `to_value`: it is of a critic."""
+    if directory.is_file():
+        found.problems.append(Problem(option, f"{directory} is a file", f"name the directory: {directory.parent}"))
+        return None
     if not directory.is_dir():
         fix = _advice(directory) or _download(directory)
         fix = fix or "name a directory with config.json, safetensors and tokenizer"
@@ -222,9 +225,11 @@ def _prompt_file(option: str, path: str) -> Iterator[Problem]:
         yield Problem(option, f"{path!r} does not end in a slice of lines", "file@[first:end]; both may be left out")
     if file.is_dir():
         yield Problem(option, f"{file} is a directory", f"name a file in it, {' or '.join(PROMPT_FILES)}")
+    elif file.exists() and not file.is_file():
+        yield Problem(option, f"{file} is no file that can be read twice", "write its lines into one, and name that")
     elif not file.is_file():
-        fix = _advice(file) or "relative paths start where the command runs"
-        yield Problem(option, f"there is no file {file}", fix)
+        fix = "wildcards are not resolved: name each file" if set(str(file)) & set("*?") else _advice(file)
+        yield Problem(option, f"there is no file {file}", fix or "relative paths start where the command runs")
     elif file.stat().st_size == 0:
         yield Problem(option, f"{file} is empty", "one prompt a line, as a JSON object")
     elif file.suffix not in PROMPT_FILES:

@@ -36,7 +36,7 @@ CALLS = {
 }
 """How each is called, as a list of arguments; after the star are those that are given by name; with
 a default, if they are taken."""
-METHODS = ("get_samples", "add_samples", "save", "load", "__len__")  # of a data source
+DATA_SOURCE = ("get_samples", "add_samples", "save", "load", "__len__")  # its methods
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -49,9 +49,9 @@ def wrong_shape(module: ast.Module, attribute: str, option: str) -> tuple[str, s
             return _mistaken_value(value, attribute, option)
         case ast.ClassDef() as class_ if option == "data_source_path":
             names = _members(module, class_)
-            missing = [name for name in METHODS if names is not None and name not in names]
+            missing = [name for name in DATA_SOURCE if names is not None and name not in names]
             if missing:
-                return f"{attribute} has no {', '.join(missing)}", "a data source has " + ", ".join(METHODS)
+                return f"{attribute} has no {', '.join(missing)}", "a data source has " + ", ".join(DATA_SOURCE)
     return None
 
 
@@ -83,6 +83,8 @@ def _bound(statement: ast.AST) -> Iterator[str]:
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                yield name
+            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):  # makes something else of it
                 yield name
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
@@ -129,7 +131,7 @@ def _members(module: ast.Module, class_: ast.ClassDef) -> set[str] | None:
                 names.add(name)
             case ast.Name(id="setattr" | "__getattr__"):
                 return None
-    if "__getattr__" in names:
+    if names & {"__getattr__", "__new__"}:
         return None
     for base in class_.bases:
         if isinstance(base, ast.Name) and base.id == "object":

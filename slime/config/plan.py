@@ -18,15 +18,12 @@ LABEL_WIDTH = 10
 def describe(config: Config, model: Architecture | None, context: Iterable[str] = ()) -> str:
     """`model` is None where there is no config.json to be read; `context` is what is said of that of the engines.
     Expects a configuration without problems."""
-
-    def _context(c: Config, model: Architecture | None) -> Iterable[str]:
-        return context
-
-    parts = (_model, _training, _critic, _engines, _weights, _rollout, _batches, _loss, _run, _eval, _context, _remarks)
+    parts = (_model, _training, _critic, _engines, _weights, _rollout, _batches, _loss, _run, _eval)
+    texts = {part.__name__.removeprefix("_").capitalize(): part(config, model) for part in parts}
+    texts |= {"Context": context, "Remarks": remarks(config, model, data_parallel_size(config))}
     lines: list[str] = []
-    for part in parts:
-        label = part.__name__.removeprefix("_").capitalize()
-        for text in part(config, model):
+    for label, of_part in texts.items():
+        for text in of_part:
             lines += textwrap.wrap(
                 text,
                 WIDTH,
@@ -228,7 +225,7 @@ def _run(c: Config, model: Architecture | None) -> Iterator[str]:
         left = c.num_rollout - first
         samples = left * c.rollout_batch_size * c.n_samples_per_prompt
         of_all = f" of {c.num_rollout:,}, from number {first:,} on," if first else ""
-        steps = _n(left * c.num_steps_per_rollout, "optimizer step")
+        steps = _n(min(left, c.num_policy_rollouts) * c.num_steps_per_rollout, "optimizer step")
         yield f"{_n(left, 'rollout')}{of_all} = {steps} = {_n(samples, 'sample')}"
     elif c.num_epoch is not None:
         yield f"as many rollouts as {_n(c.num_epoch, 'pass', 'es')} over the prompts take"
@@ -264,10 +261,6 @@ def _eval(c: Config, model: Architecture | None) -> Iterator[str]:
     if c.eval_config:
         sets = f"{sets}, and those of {c.eval_config}" if sets else f"the sets of {c.eval_config}"
     yield f"on {sets or c.eval_function_path}"
-
-
-def _remarks(c: Config, model: Architecture | None) -> Iterator[str]:
-    yield from remarks(c, model, data_parallel_size(c))
 
 
 def _n(number: int, noun: str, plural: str = "s") -> str:

@@ -246,9 +246,10 @@ def _learning_rate_can_decay(c: Config) -> Iterator[Problem]:
     if c.lr_decay_iters is None and c.num_rollout is None and c.num_epoch is not None:
         yield Problem("--lr-decay-style", f"{c.lr_decay_style} over how many steps?", "give --lr-decay-iters")
     steps = c.lr_decay_iters or (c.num_policy_rollouts or 0) * c.num_steps_per_rollout
-    if steps and c.lr_warmup_iters >= steps:
+    if 0 < steps <= c.lr_warmup_iters:
         whole = f"--lr-decay-iters {steps}" if c.lr_decay_iters else f"the {steps} optimizer steps of the run"
-        yield Problem("--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of {whole}", "warm-up is part of it")
+        fix = f"warm-up is part of it: a fifth would be --lr-warmup-iters {steps // 5}"
+        yield Problem("--lr-warmup-iters", f"{c.lr_warmup_iters} leaves nothing of {whole}", fix)
 
 
 _WITH_LABEL = {"exact_match", "math", "deepscaler", "dapo", "f1", "em"}

@@ -11,7 +11,7 @@ from slime.config.critic import critic_config
 from slime.config.errors import Problem
 
 
-def problems(config: Config) -> Iterator[Problem]:
+def problems(config: Config, unsound: set[str]) -> Iterator[Problem]:
     for option, start in _starts(config).items():
         try:
             checkpoint = checkpoint_dir.to_load(start)
@@ -28,6 +28,8 @@ def problems(config: Config) -> Iterator[Problem]:
             if lost is not None:
                 yield Problem(option, lost.what, lost.fix)
             yield from damages(option, checkpoint)
+            if "hf_checkpoint" in unsound:
+                continue
             if unlike := checkpoint_files.of_another_model(checkpoint, start.hf_checkpoint):
                 what = f"{checkpoint} is of another model than {start.hf_checkpoint}: {unlike}"
                 yield Problem(option, what, "name the model that it was trained from, or another checkpoint")
@@ -68,7 +70,7 @@ def marker_notes(option: str, directory: str, checkpoint: Path | None) -> Iterat
 
 def _of_data(config: Config) -> str:
     """The option by which a run goes on in its prompts."""
-    return "--load" if config.load is not None else "--start-rollout-id"
+    return "--load" if config.start_rollout_id is None else "--start-rollout-id"
 
 
 def _starts(config: Config) -> dict[str, Config]:

@@ -26,6 +26,8 @@ def explain(name: str) -> tuple[str, str]:
         option, _ = positive
         undone = f" (unset again by {option.name}: null in a later --config)" if option.optional else ""
         return "negates an option that is no switch", f"{option.flag} {option.unit}: {option.help}{undone}"
+    if name in COMMANDS:  # in a file
+        return "is not an option of files", f"give --{name.replace('_', '-')} on the command line"
     near = nearest(name)
     try:
         passed_through(family)

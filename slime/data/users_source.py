@@ -7,6 +7,7 @@ import logging
 from contextlib import AbstractContextManager
 from typing import Any
 
+from slime.config.hook_shapes import DATA_SOURCE
 from slime.config.hooks import Hook, blaming
 from slime.data.errors import DataError
 from slime.data.sample import Sample
@@ -14,14 +15,12 @@ from slime.data.source import DataSource, Group, PromptSource
 
 log = logging.getLogger(__name__)
 
-METHODS = ("get_samples", "add_samples", "save", "load", "__len__")
-
 
 def open_users_source(make: Hook, config: Any) -> DataSource:
     """Raises DataError where what it makes is no data source. One that is ours with a change says itself what is
     wrong."""
     source = make(config)
-    if missing := [name for name in METHODS if not callable(getattr(source, name, None))]:
+    if missing := [name for name in DATA_SOURCE if not callable(getattr(source, name, None))]:
         raise DataError(f"{make} made a {type(source).__name__}, which has no {', '.join(missing)}")
     return source if isinstance(source, PromptSource) else UsersSource(make, source, config.n_samples_per_prompt)
 

@@ -106,7 +106,8 @@ class Recorder:
         self._doubted = False
         self._rewards_missed = 0
         for tracker in trackers:
-            console.say(f"{tracker.name}: {tracker.place}")
+            if tracker.place is not None:
+                console.say(f"{tracker.name}: {tracker.place}")
 
     @contextmanager
     def step(self, rollout_id: int) -> Iterator[StepRecord]:

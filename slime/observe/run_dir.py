@@ -63,13 +63,14 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.tensorboard, self.wandb = path / "tensorboard", path / "wandb"  # where a run is told to use them
         self._lock: IO[str] | None = None  # while it is open nobody else goes on with this run
-        self._made: list[Path] = []  # by `create`, in this order
+        self._is_claimed = False
 
     @classmethod
     def create(cls, path: str | Path, *, resume: bool = False) -> RunDir:
         """Claims `path` for a new run, or with `resume` goes on in one that is there.
 
-        It is held until the process ends. Raises RunDirError if it holds a run already (without `resume`), one that is
+        Use as a context manager: it is held until the end, and is free again if nothing was measured until then.
+        Raises RunDirError if it holds a run already (without `resume`), one that is
         still running, or anything else, cannot be written, or the disk is full.
         """
         run = cls(Path(path))
@@ -78,35 +79,29 @@ class RunDir:
             try:
                 run._claim(resume)
             except OSError:
-                run._unclaim()
+                run.release()
                 raise
         return run
 
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
     def _claim(self, resume: bool) -> None:
-        self._mkdir(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
             open(self.metrics_file, "x").close()
-            self._made.append(self.metrics_file)
+            self._is_claimed = True
         except FileExistsError:
-            if not resume:
-                raise self._is_taken() from None
-        self._hold()
+            self._is_claimed = False
+        is_held = self._hold()
+        if not (self._is_claimed or is_held or resume):
+            raise self._is_taken()
+        self._is_claimed = True
         for directory in (self.logs, self.samples):
-            self._mkdir(directory)
-
-    def _mkdir(self, path: Path) -> None:
-        if not path.exists():
-            self._made.append(path)
-        path.mkdir(parents=True, exist_ok=True)
-
-    def _unclaim(self) -> None:
-        """Of a run that could not begin nothing is left that would be in the way of the next try."""
-        self.release()
-        if self.metrics_file in self._made:
-            self.lock_file.unlink(missing_ok=True)
-        for path in reversed(self._made):
-            with suppress(OSError):
-                path.rmdir() if path.is_dir() else path.unlink()
+            directory.mkdir(exist_ok=True)
 
     def refuse(self, *, resume: bool) -> None:
         """Raises RunDirError for what `create` would refuse in what is there now. Changes nothing."""
@@ -117,27 +112,34 @@ class RunDir:
         self._latest_is_a_link()
         if self.path.is_dir():
             self._holds_nothing_else()
-        if self.metrics_file.exists() and not resume:
+        if not resume and self.metrics_file.exists() and self.metrics_file.stat().st_size:
             raise self._is_taken()
 
-    def _hold(self) -> None:
+    def _hold(self) -> bool:
+        """Whether it can be told that nobody else holds this run. Raises RunDirError if somebody does."""
         lock = open(self.lock_file, "a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held = True
         except BlockingIOError:
             lock.seek(0)
             raise RunDirError(
                 f"{self.path} is a run that is still running ({lock.read().strip()}): end it before you go on with it"
             ) from None
         except OSError:
-            pass  # a file system without locks
+            is_held = False  # a file system without locks
         lock.truncate(0)
         lock.write(f"pid {os.getpid()} on {socket.gethostname()}")
         lock.flush()
         self._lock = lock
+        return is_held
 
     def release(self) -> None:
-        """From now on another process may go on with this run. The end of this one does the same."""
+        """From now on another process may go on with this run, or begin it, if nothing was measured in it yet."""
+        with suppress(OSError):
+            if self._is_claimed and not self.metrics_file.stat().st_size:
+                self.metrics_file.unlink()
+        self._is_claimed = False
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -188,13 +190,9 @@ class RunDir:
         return run
 
     def save_config(self, config: WritesYaml) -> None:
-        """Writes config.yaml, whole or not at all. Where it can't be, the run has not begun."""
-        try:
-            with _replacing(self.config_file) as temporary:
-                config.write_yaml(temporary)
-        except RunDirError:
-            self._unclaim()
-            raise
+        """Writes config.yaml, whole or not at all."""
+        with _replacing(self.config_file) as temporary:
+            config.write_yaml(temporary)
 
     def read_config(self) -> dict[str, Any]:
         """The options of the run by section; empty where none were saved."""
@@ -253,10 +251,7 @@ class LineFile:
         self._size += len(line_bytes)
 
     def close(self) -> None:
-        """A file without a line goes: whatever was to be told of never began."""
         os.close(self._fd)
-        if not self._size:
-            self.path.unlink(missing_ok=True)
 
 
 @contextmanager

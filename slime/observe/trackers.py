@@ -31,7 +31,7 @@ class Tracker(Protocol):
     """Somewhere else that numbers go."""
 
     name: str
-    place: str  # where a person looks at it
+    place: str | None  # where a person looks at it, if anywhere
 
     def log(self, metrics: Mapping[str, float], *, step: int, axes: Sequence[str]) -> None:
         """`axes` are the step metrics that this row is plotted over, as in ("train/step",)."""
@@ -142,7 +142,7 @@ class WandB:
             self._run.define_metric(axis)
         for prefix in names.PREFIXES:
             self._run.define_metric(f"{prefix}/*", step_metric=names.axis(f"{prefix}/"))
-        self.place = str(self._run.settings.sync_dir if self._run.offline else self._run.url)
+        self.place = self._run.settings.sync_dir if self._run.offline else self._run.url  # None: it is disabled
 
     def log(self, metrics: Mapping[str, float], *, step: int, axes: Sequence[str]) -> None:
         steps = {axis: step if axis.endswith("train/step") else step * self._rollout_scale for axis in axes}

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import RayActorError
 
 from slime.cluster import progress
 from slime.cluster import wait as waits
+from slime.cluster.buffer import BufferGone
 from slime.cluster.pulse import Pulse
 from slime.cluster.wait import ActorFailed, Stalled, wait
 from slime.observe import Console
@@ -35,6 +37,12 @@ class Worker:
 
     def ask(self, other: Any) -> Any:
         return ray.get(other.die.remote(0))
+
+    def ask_as_a_buffer(self, other: Any) -> Any:
+        try:
+            return self.ask(other)
+        except RayActorError as error:
+            raise BufferGone(error.actor_id, str(error)) from None
 
     def lose_peer(self) -> None:
         raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:1234")
@@ -114,6 +122,20 @@ def test_who_has_died_is_blamed_and_not_who_asked_him(session, workers):
     assert failed.value.actor == f"rank 1 (pid {pid} on 127.0.0.1)"
     assert str(pid) in failed.value.log.name
     assert "the last words" in str(failed.value)
+
+
+def test_a_buffer_that_died_when_it_was_asked_is_blamed_with_the_end_of_its_log(session, workers):
+    with pytest.raises(ActorFailed) as failed:
+        wait(workers[0].ask_as_a_buffer.remote(workers[1]), "a rollout", 60)
+    assert failed.value.actor.startswith("rank 1 ") and "the last words" in str(failed.value)
+    assert "actor_id" not in str(failed.value)
+
+
+def test_answers_of_who_is_only_watched_do_not_count(session, workers):
+    wait([worker.pid.remote() for worker in workers], "the workers to start", 60)
+    pid = workers[0].pid
+    with pytest.raises(Stalled, match="0 of 1 are done, still waiting for rank 1"):
+        wait(workers[1].sleep.remote(600), "a rollout", 1.5, watch=lambda: [pid.remote()])
 
 
 def test_a_failure_of_who_is_watched_ends_a_wait_for_others(session, workers):

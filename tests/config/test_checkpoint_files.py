@@ -192,6 +192,20 @@ def test_leftovers_that_are_not_there_are_remarked(checked, run):
     assert code == 0 and f"note: --load: {run}/rollout/6.buffer.json is not there: what had been handed out" in told
 
 
+def test_to_begin_later_takes_a_place_where_the_position_is(checked, run):
+    code, told = checked("--start-rollout-id", "5")
+    assert code == 2 and "--start-rollout-id: where the prompts go on after 5 rollouts is in no directory" in told
+    assert (
+        f"--start-rollout-id: {run}/rollout/4.json is not" in checked("--start-rollout-id", "5", "--load", str(run))[1]
+    )
+
+
+def test_without_a_model_what_is_wrong_is_told(complete, capsys, run):
+    with pytest.raises(SystemExit, match="2"):
+        from_command_line([*complete[2:], "--load", str(run), "--check"])
+    assert "--hf-checkpoint: is required" in capsys.readouterr().err
+
+
 def test_nothing_that_a_file_names_is_called(run, tmp_path):
     class Malice:
         def __reduce__(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -371,6 +372,19 @@ def test_tensor_parallel_dense_models_need_no_sequence_parallelism(tiny):
 
 
 # -- prompts
+
+
+def test_a_file_in_place_of_a_directory_is_said(tiny, monkeypatch):
+    (problem,), _ = found(tiny / "config.json")
+    assert "config.json is a file" in problem and f"name the directory: {tiny}" in problem
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert "is a file" in found(Path("README.md"))[0][0]
+
+
+def test_a_pattern_or_a_pipe_in_place_of_a_prompt_file_is_said(tiny, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    problems, _ = found(tiny, "--prompt-data", "build/tiny/col/*.jsonl", str(tmp_path / "pipe"))
+    assert "wildcards are not resolved" in problems[0] and "no file that can be read twice" in problems[1]
 
 
 def test_slices_of_a_prompt_file_are_fine(tiny, prompts):

@@ -72,6 +72,14 @@ def plan(*argv: str) -> str:
             " learning rate 1e-06, values clipped at 0.2; gamma 1, lambda 0.95; alone in the first 3 rollouts",
         ),
         (
+            "--colocate --advantage-estimator ppo --num-critic-only-steps 3 --num-steps-per-rollout 2",
+            "10 rollouts = 14 optimizer steps = 240 samples",
+        ),
+        (
+            "--colocate --advantage-estimator ppo --num-critic-only-steps 3 --start-rollout-id 2",
+            "8 rollouts of 10, from number 2 on, = 7 optimizer steps",
+        ),
+        (
             "--rollout-num-gpus 4 --advantage-estimator ppo --critic-num-nodes 1",
             "on devices of their own, while the policy trains",
         ),

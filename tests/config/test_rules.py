@@ -181,6 +181,7 @@ BROKEN = [
         " --num-critic-only-steps 3",
         "leaves nothing of the 7 optimizer steps",
     ),
+    ("--lr-decay-style linear --lr-warmup-iters 10 --num-rollout 9", "a fifth would be --lr-warmup-iters 1"),
     ("--lr-decay-style linear --num-epoch 1", "linear over how many steps?"),
     ("--group-rm", "--group-rm: needs --custom-rm-path"),
     ("--rm-type exact_match", "exact_match compares with a label"),

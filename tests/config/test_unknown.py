@@ -42,6 +42,11 @@ def test_without_a_near_name_it_is_said_where_to_look():
     assert "--help lists the options" in unknown.explain("bogus")[1]
 
 
+@pytest.mark.parametrize("name", ["config", "check", "help_all"])
+def test_what_only_the_command_line_has_is_told_to_go_there(name):
+    assert unknown.explain(name)[1] == f"give --{name.replace('_', '-')} on the command line"
+
+
 def test_an_option_with_a_value_cannot_be_negated():
     what, fix = unknown.explain("no_lr")
     assert what == "negates an option that is no switch" and fix.startswith("--lr X: Learning rate")

@@ -77,7 +77,7 @@ def test_a_check_refuses_what_a_start_would_and_makes_nothing(tmp_path):
         return unusable_run_dir(load(words))
 
     assert said("run") == [] and not (tmp_path / "run").exists()
-    RunDir.create(tmp_path / "run")
+    RunDir.create(tmp_path / "run").metrics_file.write_text("{}\n")
     ((option, what),) = said("run")
     assert option == "--run-dir" and "already holds a run" in what
     assert said("run", "--load", "checkpoints") == []
@@ -101,9 +101,8 @@ def test_directory_into_which_a_launcher_or_the_trackers_of_a_failed_start_wrote
 
 
 def test_a_run_that_was_killed_before_its_first_step_can_be_started_again(tmp_path):
-    """Its metrics.jsonl was empty, and so is gone."""
     (tmp_path / "run").mkdir()
-    for name in ("config.yaml", "ledger.db", "ledger.db-wal", "ledger.db-shm"):
+    for name in ("metrics.jsonl", "config.yaml", "ledger.db", "ledger.db-wal", "ledger.db-shm"):
         (tmp_path / "run" / name).touch()
     assert RunDir.create(tmp_path / "run").metrics_file.exists()
 
@@ -114,17 +113,20 @@ def test_several_processes_cannot_claim_one_directory(tmp_path):
         from slime.observe import RunDir, RunDirError, print_summary
         sys.stdin.readline()
         try:
-            RunDir.create(sys.argv[1])
-            print("claimed")
+            run = RunDir.create(sys.argv[1])
+            print("claimed", flush=True)
+            sys.stdin.readline()  # holds it
         except RunDirError as e:
-            print("refused" if "already holds a run" in str(e) else e)
+            print("refused" if "already holds a run" in str(e) or "is still running" in str(e) else e)
     """)
     command = [sys.executable, "-c", claim, str(tmp_path / "run")]
     starts = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     for start in starts:
         start.stdin.write("go\n")
         start.stdin.flush()
-    said = sorted(start.communicate(timeout=60)[0].strip() for start in starts)
+    said = sorted(start.stdout.readline().strip() for start in starts)
+    for start in starts:
+        start.communicate(timeout=60)
     assert said == ["claimed", "refused", "refused", "refused"]
 
 
@@ -149,7 +151,7 @@ def test_somebody_elses_link_called_latest_is_left_alone(tmp_path):
 def test_a_run_that_had_nothing_to_do_is_no_bar_to_the_next(tmp_path):
     first = RunDir.create(tmp_path / "first")
     first.point_latest()
-    LineFile(first.metrics_file).close()  # leaves no file without a line
+    first.release()
     RunDir.create(tmp_path / "second").point_latest()
     assert (tmp_path / "latest").readlink().name == "second"
 
@@ -175,7 +177,7 @@ def test_open_names_the_runs_that_are_there(tmp_path):
 def test_a_run_that_died_before_it_measured_anything_can_be_opened(tmp_path, capsys):
     run = RunDir.create(tmp_path / "run")
     run.ledger_file.touch()
-    LineFile(run.metrics_file).close()
+    run.release()
     assert not run.metrics_file.exists()
     print_summary(RunDir.open(tmp_path / "run"))
     assert "0 steps" in capsys.readouterr().out
@@ -273,7 +275,8 @@ def test_a_run_that_does_not_fit_on_the_disk_can_be_started_once_there_is_room(t
             def write_yaml(self, path):
                 Path(path).write_text("x" * 200)
         try:
-            RunDir.create(sys.argv[1]).save_config(Config())
+            with RunDir.create(sys.argv[1]) as run:
+                run.save_config(Config())
         except RunDirError as e:
             print(e)
     """)
@@ -281,17 +284,25 @@ def test_a_run_that_does_not_fit_on_the_disk_can_be_started_once_there_is_room(t
         [sys.executable, "-c", make, str(path), str(limit)], capture_output=True, text=True, timeout=60, check=True
     )
     assert "the limit on the size of a file is reached" in said.stdout
-    assert not path.exists()
     RunDir.create(path)
 
 
-def test_a_file_without_a_line_frees_the_name_of_its_run(tmp_path):
-    run = RunDir.create(tmp_path / "run")
-    LineFile(run.metrics_file).close()
-    run.release()
-    RunDir.create(tmp_path / "run")
-    metrics = LineFile(run.metrics_file)
-    metrics.append("{}")
-    metrics.close()
+def test_a_start_that_measured_nothing_frees_the_name_of_its_run(tmp_path):
+    for error in (RuntimeError, KeyboardInterrupt):
+        with pytest.raises(error), RunDir.create(tmp_path / "run"):
+            raise error
+    with RunDir.create(tmp_path / "run") as run:
+        metrics = LineFile(run.metrics_file)
+        metrics.append("{}")
+        metrics.close()
     with pytest.raises(RunDirError, match="already holds a run"):
         RunDir.create(tmp_path / "run")
+
+
+def test_who_is_refused_a_run_leaves_its_empty_file(tmp_path):
+    with RunDir.create(tmp_path / "run") as run:
+        for resume in (False, True):
+            with pytest.raises(RunDirError, match="is still running"):
+                RunDir.create(tmp_path / "run", resume=resume)
+        assert run.metrics_file.exists()
+    assert not run.metrics_file.exists()
