@@ -6,8 +6,18 @@
 #   NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash scripts/run-qwen3-30B-A3B.sh     on the first node
 #   NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash scripts/run-qwen3-30B-A3B.sh     on the second, and so on
 #
+# The same command after a fault goes on from the last checkpoint in SAVE_DIR. `python -m slime.convert torch-dist-to-hf`
+# makes a model in Hugging Face's format of one; --save-hf 'out/{rollout_id}' would with each, 61 GB a time.
+#
 # Further options are appended and win: bash scripts/run-qwen3-30B-A3B.sh --lr 2e-6
 set -euo pipefail
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+    sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit
+fi
+for name in MODEL_DIR PROMPT_DATA EVAL_DATA SAVE_DIR; do  # those of the caller start where the caller is
+    [[ -z ${!name:-} || ${!name} == /* ]] || printf -v "$name" %s "$PWD/${!name}"
+done
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 MODEL_DIR=${MODEL_DIR:-models/Qwen3-30B-A3B}     # Hugging Face directory: config.json, safetensors, tokenizer
@@ -25,6 +35,7 @@ PYTHON=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo pyth
 die() { echo "run-qwen3-30B-A3B.sh: $*" >&2; exit 2; }
 for name in NUM_NODES GPUS_PER_NODE NODE_RANK RAY_PORT DASHBOARD_PORT; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name is '${!name}', not a number"
+    printf -v "$name" %d "$((10#${!name}))"  # bash takes 08 for octal
 done
 ((NUM_NODES >= 1 && GPUS_PER_NODE >= 1)) || die "NUM_NODES and GPUS_PER_NODE must be at least 1"
 ((NODE_RANK < NUM_NODES)) || die "NODE_RANK is $NODE_RANK, but nodes are numbered 0 to $((NUM_NODES - 1))"
@@ -58,8 +69,10 @@ MODEL_ARGS=(
 CKPT_ARGS=(
     --hf-checkpoint "$MODEL_DIR"
     --ref-load "$MODEL_DIR"
-    --save-hf "$SAVE_DIR/{rollout_id}"
+    --save "$SAVE_DIR"
+    --load "$SAVE_DIR"                           # while it is empty, --ref-load is what the run starts from
     --save-interval 20
+    --save-keep 2
 )
 
 ROLLOUT_ARGS=(
@@ -157,6 +170,9 @@ fi
 if [[ -z $MASTER_ADDR ]]; then
     ((NUM_NODES == 1)) || die "set MASTER_ADDR to the address of node 0"
     MASTER_ADDR=127.0.0.1
+fi
+if ((NODE_RANK == 0)); then
+    "$PYTHON" train.py --check "${TRAIN[@]}" "$@"  # a mistake is told before anything starts
 fi
 # Ray asks everyone who connects for a token: the same file on all nodes, readable by its owner only.
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}

@@ -242,8 +242,11 @@ def test_killed_and_resumed_run_is_the_same_to_the_last_bit(sort, tmp_path):
     with driver(killed, *options, *resuming) as process:
         wait_for(saved / "latest_checkpointed_iteration.txt", "^[25]$", process)
         process.kill()
+    number = (saved / "latest_checkpointed_iteration.txt").read_text()
+    shutil.rmtree(killed / f"model-{number}", ignore_errors=True)  # if it was there already
     train(killed, *options, *resuming)
 
+    assert {path.name for path in killed.glob("model-*")} == {"model-2", "model-5", "model-8"}
     assert (saved / "latest_checkpointed_iteration.txt").read_text() == "8"
     assert (killed / "model-8" / "model.safetensors").read_bytes() == (
         whole / "model" / "model.safetensors"

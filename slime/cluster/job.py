@@ -12,6 +12,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -117,6 +118,7 @@ class Job:
         self.recovery = Recovery(self.engines, self.rollouts, controls, self.watched, self.console, checks)
         if rolled_back:
             self.console.say(str(rolled_back))
+        self._make_up_for_an_export(loaded)
         if self.first_rollout >= self.config.num_rollout:
             done = f"{self.first_rollout} rollouts are done, of {self.config.num_rollout} (--num-rollout, --num-epoch)"
             self.console.say(f"nothing is left to do: {done}")
@@ -207,9 +209,19 @@ class Job:
                     saving = ranks.save(rollout_id, self.turns.next_version, in_background=in_background)
                     self.wait(saving, "the checkpoint to be saved", SAVE_S)
         if config.save_hf:
+            self._export(config.save_hf.format(rollout_id=rollout_id))
+
+    def _export(self, directory: str) -> None:
+        with self.console.phase(f"saving weights to {directory}"):
+            self.wait(self.trainers.save_hf(directory), "the weights to be saved", SAVE_S)
+
+    def _make_up_for_an_export(self, rollout_id: int) -> None:
+        """Of the checkpoint that this run goes on from: whatever ended it may have ended it between the two."""
+        config = self.config
+        if rollout_id >= 0 and config.save_hf and config.saves_after(rollout_id):
             directory = config.save_hf.format(rollout_id=rollout_id)
-            with self.console.phase(f"saving weights to {directory}"):
-                self.wait(self.trainers.save_hf(directory), "the weights to be saved", SAVE_S)
+            if not Path(directory).exists():
+                self._export(directory)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -36,14 +36,14 @@ def _prompts(c: Config) -> Iterator[Problem]:
         )
 
 
-@reads("rollout_num_gpus", "loss_type", "debug_train_only", "rollout_external_engine_addrs")
+@reads("rollout_num_gpus", "colocate", "loss_type", "debug_train_only", "rollout_external_engine_addrs")
 def _engines(c: Config) -> Iterator[Problem]:
     if c.has_engines and not c.rollout_num_gpus and not c.rollout_external_engine_addrs:
-        yield Problem(
-            "--rollout-num-gpus",
-            "is missing: how many devices generate?",
-            "give a number of further devices, or --colocate to generate on those that train",
-        )
+        what = "is missing: how many devices generate?" if c.rollout_num_gpus is None else "is 0, so nothing generates"
+        fix = "leave it out to generate on all devices that train"
+        if not c.colocate:
+            fix = "give a number of further devices, or --colocate to generate on those that train"
+        yield Problem("--rollout-num-gpus", what, fix)
 
 
 @reads("rm_type", "custom_rm_path", "custom_generate_function_path", "rollout_function_path", "loss_type")

@@ -43,12 +43,13 @@ def _batches_add_up(c: Config) -> Iterator[Problem]:
     samples = c.rollout_batch_size * c.n_samples_per_prompt
     if c.num_steps_per_rollout * c.global_batch_size != samples:
         steps = [n for n in range(1, samples + 1) if samples % n == 0]
-        near = sorted(sorted(steps, key=lambda n: abs(samples / n - c.global_batch_size))[:3])
+        near = sorted(sorted(steps, key=lambda n: abs(n - c.num_steps_per_rollout))[:3])
+        pairs = [f"--num-steps-per-rollout {n} --global-batch-size {samples // n}" for n in near]
         yield Problem(
             "--global-batch-size, --num-steps-per-rollout",
             f"{c.rollout_batch_size} prompts x {c.n_samples_per_prompt} samples = {samples} samples a rollout,"
             f" which is not {c.num_steps_per_rollout} steps x {c.global_batch_size}",
-            "give one of the two, e.g. " + " or ".join(f"--global-batch-size {samples // n}" for n in reversed(near)),
+            f"e.g. {' or '.join(pairs)}",
         )
 
 

@@ -208,6 +208,23 @@ def test_options_after_the_scripts_own_win(script):
     assert "learning rate 2e-06" in script("--check", "--lr", "2e-6").stdout
 
 
+def test_the_script_goes_on_from_its_own_checkpoints(script, tmp_path):
+    said = script("--check", SAVE_DIR=str(tmp_path / "saved")).stdout
+    assert f"{tmp_path}/saved" in said and "; 2 are kept" in said
+
+
+def test_paths_given_to_the_script_start_where_it_is_started(script, moe, prompts, monkeypatch):
+    monkeypatch.chdir(moe.parent)
+    done = script("--check", MODEL_DIR=moe.name, PROMPT_DATA=os.path.relpath(prompts), NUM_NODES="08")
+    assert done.returncode == 0 and f"from {moe}," in done.stdout, done.stderr
+    assert "64 ranks" in done.stdout
+
+
+def test_the_script_says_how_it_is_used(script):
+    done = script("--help")
+    assert done.returncode == 0 and "NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash" in done.stdout
+
+
 def test_ray_is_that_of_the_environment_whose_python_is_taken_activated_or_not(script, tmp_path):
     for name, text in {"python": f'exec {sys.executable} "$@"', "ray": 'echo "its ray: $*"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -236,8 +253,10 @@ def test_the_script_tells_what_is_wrong_by_status_2(script):
         ({"PYTHON": "no-such-python"}, "there is no no-such-python"),
         ({"MASTER_ADDR": ""}, "set MASTER_ADDR to the address of node 0"),
         ({"MODEL_DIR": "/nowhere"}, "there is no directory MODEL_DIR=/nowhere"),
+        ({"NUM_NODES": "1", "argv": "--lr-decay-stile"}, "did you mean --lr-decay-style?"),
     ],
 )
-def test_the_script_checks_its_variables_before_it_starts_anything(script, environment, message):
-    done = script(**environment)
+def test_the_script_checks_what_it_is_given_before_it_starts_anything(script, environment, message):
+    argv = environment.pop("argv", "").split()
+    done = script(*argv, **environment)
     assert done.returncode == 2 and message in done.stderr

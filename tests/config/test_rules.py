@@ -13,6 +13,10 @@ BROKEN = [
     ("--n-samples-per-prompt 3 --num-steps-per-rollout 5", "which is not 5 steps x 2"),
     ("--n-samples-per-prompt 4 --num-steps-per-rollout 2 --global-batch-size 16", "which is not 2 steps x 16"),
     ("--global-batch-size 100", "which is not 1 steps x 100"),
+    (
+        "--num-steps-per-rollout 5 --global-batch-size 7",
+        "e.g. --num-steps-per-rollout 1 --global-batch-size 4 or --num-steps-per-rollout 2 --global-batch-size 2 or",
+    ),
     ("--use-dynamic-batch-size", "--use-dynamic-batch-size: needs --max-tokens-per-gpu"),
     ("--max-tokens-per-gpu 8 --log-probs-max-tokens-per-gpu 16", "micro-batches have a number of samples"),
     (
