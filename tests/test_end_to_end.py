@@ -7,6 +7,7 @@ weight sync (rewards stay near .35 to .4) nor random rewards reach.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
