@@ -62,6 +62,7 @@ def look(config: Config, unsound: set[str]) -> Findings:
         found.problems += _indivisible(config, found.model, unsound)
         found.problems += _tied_in_vain(config, found.model)
         found.problems += _not_by_sequence(config, found.model, unsound)
+        found.problems += _unknown_stops(config, found.model, unsound)
         if config.use_routing_replay or config.use_rollout_routing_replay:
             found.problems += _replayed_in_vain(config, found.model)
         if config.enable_mtp_training and not found.model.get("mtp_num_layers"):
@@ -216,6 +217,14 @@ def _not_by_sequence(c: Config, model: Architecture, unsound: set[str]) -> Itera
     for kind in [kind for kind, is_there in kinds.items() if is_there][:1]:
         what = f"{size} needs sequence parallelism to train {kind}"
         yield Problem("--tensor-model-parallel-size", what, "add --sequence-parallel")
+
+
+def _unknown_stops(c: Config, model: Architecture, unsound: set[str]) -> Iterator[Problem]:
+    vocabulary = model["vocab_size"]
+    unknown = [i for i in c.rollout_stop_token_ids if not 0 <= i < vocabulary]
+    if unknown and "rollout_stop_token_ids" not in unsound:
+        what = f"{', '.join(map(str, unknown))}: the vocabulary has the ids 0 to {vocabulary - 1}"
+        yield Problem("--rollout-stop-token-ids", what, "name ids of the model's tokens")
 
 
 def _prompt_file(option: str, path: str) -> Iterator[Problem]:

@@ -35,6 +35,10 @@ TEXT = Kind("a text", lambda value: isinstance(value, str))
 TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(TEXT.fits, value)))
 LAYERS = Kind("a list of layers", lambda value: isinstance(value, list) and all(map(INDEX.fits, value)))
 STEP = Kind(f"{COUNT.words}, or one for each layer", lambda value: COUNT.fits(value) or LAYERS.fits(value))
+TOKENS = Kind(
+    "the id of a token, or a list of them",
+    lambda value: INDEX.fits(value) or (isinstance(value, list) and all(map(INDEX.fits, value))),
+)
 OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 
 KINDS: dict[str, Kind] = {
@@ -60,6 +64,7 @@ KINDS: dict[str, Kind] = {
     "rope_parameters": OBJECT,
     "partial_rotary_factor": NUMBER,
     "vocab_size": COUNT,
+    "eos_token_id": TOKENS,
     "max_position_embeddings": COUNT,
     "tie_word_embeddings": FLAG,
     "attention_bias": FLAG,
@@ -123,6 +128,9 @@ def _contradictions(stated: dict[str, Any]) -> Iterator[str]:
     hidden, has_own_size = stated.get("hidden_size"), {"head_dim", "kv_lora_rank"} & stated.keys()
     if heads and hidden and hidden % heads and not has_own_size:
         yield f"num_attention_heads {heads} does not divide hidden_size {hidden}, and there is no head_dim"
+    ends, vocabulary = stated.get("eos_token_id"), stated.get("vocab_size")
+    if ends is not None and vocabulary and min(ends if isinstance(ends, list) else [ends], default=0) >= vocabulary:
+        yield f"eos_token_id {json.dumps(ends)} is beyond vocab_size {vocabulary}, so no response would end"
     if layers:
         beyond = [layer for layer in stated.get("mlp_only_layers", ()) if layer >= layers]
         if beyond:

@@ -72,6 +72,15 @@ def _empty_prompts_are_filled(c: Config) -> Iterator[Problem]:
         yield Problem(option, "leaves no prompts to count, so --num-epoch says nothing", "give --num-rollout N")
 
 
+@reads("rollout_stop")
+def _stops_are_texts(c: Config) -> Iterator[Problem]:
+    for stop in c.rollout_stop:
+        if not stop:
+            yield Problem("--rollout-stop", "an empty text is in every response", "leave it out")
+        elif any("\ud800" <= character <= "\udfff" for character in stop):
+            yield Problem("--rollout-stop", f"{stop!r} holds half of a surrogate pair", "write the whole character")
+
+
 @reads("buffer_filter_path", "data_source_path")
 def _buffer_is_ours(c: Config) -> Iterator[Problem]:
     if c.buffer_filter_path is not None and c.data_source_path is not None:

@@ -75,7 +75,11 @@ class PromptEncoder:
         for prompt, content in zip(prompts, contents, strict=True):
             _check_text(prompt, content)
         ids = iter(self._tokenizer.encode([content for content in contents if isinstance(content, str)]))
-        return [Encoded(content, array("i", next(ids) if isinstance(content, str) else ())) for content in contents]
+        encoded = [Encoded(content, array("i", next(ids) if isinstance(content, str) else ())) for content in contents]
+        for prompt, one in zip(prompts, encoded, strict=True):
+            if self._template is not None and not one.tokens:
+                raise DataError(f"{prompt.where}: the chat template makes no token of the prompt")
+        return encoded
 
     def _render(self, prompt: Prompt) -> str | Messages:
         if self._template is None:

@@ -54,7 +54,10 @@ def _encoder(config: Any) -> PromptEncoder | None:
 
 def _some_fit(prompts: PromptSet, encoder: PromptEncoder | None, option: str, limit: int | None) -> None:
     """Raises DataError when all prompts are longer than the limit. Looks no further than the first that is not."""
-    if encoder is None or limit is None:
+    if encoder is None:
+        return
+    if limit is None:
+        encoder.encode([prompts[0]])
         return
     lengths: list[int] = []
     for first in range(0, len(prompts), PIECE):

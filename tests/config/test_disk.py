@@ -387,6 +387,11 @@ def test_a_pattern_or_a_pipe_in_place_of_a_prompt_file_is_said(tiny, tmp_path):
     assert "wildcards are not resolved" in problems[0] and "no file that can be read twice" in problems[1]
 
 
+def test_stops_that_no_response_can_have_are_said(tiny):
+    (problem,), _ = found(tiny, "--rollout-stop-token-ids", "3", "64", "-1")
+    assert "--rollout-stop-token-ids: 64, -1: the vocabulary has the ids 0 to 63" in problem
+
+
 def test_slices_of_a_prompt_file_are_fine(tiny, prompts):
     assert found(tiny, "--prompt-data", f"{prompts}@[:5]", f"{prompts}@[2:]", str(prompts))[0] == []
 

@@ -30,6 +30,8 @@ from tests.models import published
         ("tie_word_embeddings", "false", 'tie_word_embeddings is "false", not true or false'),
         ("mlp_only_layers", [1.0], "mlp_only_layers is [1.0], not a list of layers"),
         ("architectures", "Qwen3ForCausalLM", "not a list of texts"),
+        ("eos_token_id", "2", 'eos_token_id is "2", not the id of a token, or a list of them'),
+        ("eos_token_id", [-1], "eos_token_id is [-1], not"),
         ("text_config", [1], "text_config is [1], not an object"),
     ],
 )
@@ -56,6 +58,7 @@ def test_null_states_nothing():
     [
         (TINY, {"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide num_attention_heads 4"),
         (TINY, {"head_dim": None, "hidden_size": 65}, "num_attention_heads 4 does not divide hidden_size 65"),
+        (TINY, {"eos_token_id": 9999}, "eos_token_id 9999 is beyond vocab_size"),
         (QWEN3_30B_A3B, {"num_experts_per_tok": 129}, "num_experts_per_tok 129 exceeds the 128 experts"),
         (QWEN3_30B_A3B, {"mlp_only_layers": [48]}, "mlp_only_layers names layer 48 of 48"),
         (published.DEEPSEEK_V3, {"n_group": 3}, "n_group 3 does not divide the 256 experts"),

@@ -222,6 +222,13 @@ BROKEN = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("stop", "message"), [("", "an empty text is in"), ("a\udcff", "half of a surrogate pair")])
+def test_stops_that_are_no_texts_are_said(stop, message):
+    with pytest.raises(ConfigError) as caught:
+        load([*BASE, "--rollout-stop", "b", stop])
+    assert [message in str(problem) for problem in caught.value.problems] == [True]
+
+
 @pytest.mark.parametrize(("options", "message"), BROKEN)
 def test_a_broken_rule_is_one_problem(options, message):
     with pytest.raises(ConfigError) as caught:

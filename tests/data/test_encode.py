@@ -336,6 +336,12 @@ def test_half_a_surrogate_pair_is_told_with_its_place(load, templated):
         encoder.encode([Prompt("12", "prompts.jsonl:1"), Prompt("1\ud800", "prompts.jsonl:2")])
 
 
+def test_a_prompt_of_which_the_template_makes_nothing_is_told_with_its_place(load):
+    tokenizer, _ = load("{{ '' }}")
+    with pytest.raises(DataError, match=r"^prompts.jsonl:1: the chat template makes no token of the prompt$"):
+        PromptEncoder(tokenizer, ChatTemplate(tokenizer)).encode([Prompt("12", "prompts.jsonl:1")])
+
+
 def test_prompts_without_a_template(load):
     tokenizer, _ = load(templates.CHATML)
     text, messages = PromptEncoder(tokenizer).encode([Prompt("12 + 34", "a"), Prompt([USER], "b")])
