@@ -51,10 +51,7 @@ def test_a_template_that_makes_nothing_of_a_prompt_is_said(checkpoint, tmp_path)
     (tmp_path / "p.jsonl").write_text('{"input": "1+1="}\n')
     change_template(checkpoint, "")
     (problem,) = unusable_data(config_of(checkpoint, "--apply-chat-template", "--prompt-data", f"{tmp_path}/p.jsonl"))
-    assert problem == (
-        "--prompt-data",
-        f"{tmp_path}/p.jsonl:1: the prompt has no tokens: the chat template makes nothing of it",
-    )
+    assert problem == ("--prompt-data", f"{tmp_path}/p.jsonl:1: the chat template makes no token of the prompt")
 
 
 def test_a_checkpoint_without_a_tokenizer_is_not_asked_for_its_template(tmp_path):
