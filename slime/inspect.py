@@ -172,7 +172,7 @@ class Page:
 
     def _recorded(self, rollout_id: int) -> dict[int, list[Sample]]:
         """The samples of a rollout by number, where --save-debug-rollout-data kept them."""
-        options = {name: value for section in self.run.read_config().values() for name, value in section.items()}
+        options = self.run.read_options()
         template = options.get("save_debug_rollout_data")
         path = template and Path(template.format(rollout_id=rollout_id))
         if not path or not path.is_file():

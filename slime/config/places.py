@@ -33,8 +33,19 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
         paths = " and ".join(getattr(config, option) for option in options)
         fix = "name a directory that can be made and written to"
         yield Problem(flags, f"{paths} cannot be written: {lack}", fix)
+    if config.save_hf is not None and not unsound & {"save_hf", "hf_checkpoint"}:
+        yield from _not_to_be_replaced(config)
     if not (config.debug_rollout_only or unsound & {"save", "critic_save", "load", "critic_load"}):
         yield from _of_another_run(config)
+
+
+def _not_to_be_replaced(config: Config) -> Iterator[Problem]:
+    """What slime.models.save would refuse when all is trained."""
+    directory, fix = Path(config.save_hf), "name a new directory, or one with an earlier export"
+    if _same(config.save_hf, config.hf_checkpoint):
+        yield Problem("--save-hf", f"{directory} is where the model comes from", fix)
+    elif directory.is_dir() and not (directory / "config.json").exists() and any(directory.iterdir()):
+        yield Problem("--save-hf", f"{directory} holds files and no model (config.json), and would be replaced", fix)
 
 
 def _of_another_run(config: Config) -> Iterator[Problem]:

@@ -103,19 +103,18 @@ def _time(summary: Summary, terminal: Terminal, width: int) -> list[str]:
     parts = {part: value for part, value in summary.seconds.items() if part != "step"}
     total = summary.seconds.get("step", sum(parts.values()))
     lines = []
-    overlap = sum(parts.values()) > 1.05 * total  # an asynchronous run: rollout and training go on together
     if total > 0:
         parts["rest"] = max(0.0, total - sum(parts.values()))
         parts = {part: value for part, value in parts.items() if value >= 0.005 * total}
-        lines.append(f"{_title('a step', terminal)}{total:.2f} s" + (", its parts overlap" if overlap else ""))
-        if not overlap:
+        lines.append(f"{_title('a step', terminal)}{total:.2f} s" + (", its parts overlap" if summary.overlaps else ""))
+        if not summary.overlaps:
             lines.append(" " * MARGIN + _stacked(parts, width - MARGIN, terminal))
         lines += _legend(parts, width, terminal)
     if math.isfinite(summary.tokens_per_s):
         whose = "trained on" if summary.supervised else "of the longest sample of a rollout"
         lines.append(f"{_title('speed', terminal)}{summary.tokens_per_s:.0f} tokens/s {whose}")
     if math.isfinite(summary.logprob_diff):
-        older = ", whose weights are older" if overlap else ""
+        older = ", whose weights are older" if summary.overlaps else ""
         difference = f"trainer and engine differ by at most {summary.logprob_diff:.1e}"
         lines.append(f"{_title('log-probs', terminal)}{difference}{older}")
     if summary.reward_failures:

@@ -198,7 +198,19 @@ class RunDir:
         """The options of the run by section; empty where none were saved."""
         import yaml  # here, so that slime.doctor can import this room where nothing is installed
 
-        return yaml.safe_load(self.config_file.read_text("utf-8")) if self.config_file.exists() else {}
+        if not self.config_file.exists():
+            return {}
+        try:
+            sections = yaml.safe_load(self.config_file.read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise RunDirError(f"{self.config_file} is damaged: {' '.join(str(error).split())}") from error
+        if isinstance(sections, dict) and all(isinstance(section, dict) for section in sections.values()):
+            return sections
+        raise RunDirError(f"{self.config_file} is damaged: it holds no options by section")
+
+    def read_options(self) -> dict[str, Any]:
+        """The same by name. Raises RunDirError for a file that is damaged, as `read_config` does."""
+        return {name: value for section in self.read_config().values() for name, value in section.items()}
 
     def log_file(self, process: str) -> Path:
         """Where a process (`engine-0`, `router`, `trainer-1`) writes what it prints."""
@@ -220,7 +232,17 @@ class RunDir:
     def read_samples(self) -> dict[int, list[dict[str, Any]]]:
         """Every transcript kept, by rollout id in rising order."""
         files = sorted((int(f.stem), f) for f in self.samples.glob("*.jsonl") if f.stem.isdigit())
-        return {number: [json.loads(line) for line in f.read_bytes().splitlines()] for number, f in files}
+        return {number: _read_transcripts(file) for number, file in files}
+
+
+def _read_transcripts(file: Path) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise RunDirError(f"{file}:{number} is damaged: {error}") from error
+    return rows
 
 
 class LineFile:

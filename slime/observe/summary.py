@@ -55,6 +55,7 @@ class Summary:
 
     run: RunDir
     supervised: bool
+    overlaps: bool  # rollouts are made while others are trained on
     steps: int
     planned: int | None
     elapsed_s: float
@@ -71,9 +72,10 @@ class Summary:
 
 
 def summarize(run: RunDir) -> Summary:
-    """Raises MetricsError for a metrics.jsonl that is damaged in the middle; half a last line is passed over."""
+    """Raises MetricsError for a metrics.jsonl that is damaged in the middle (half a last line is passed over), and
+    RunDirError for a damaged config.yaml or transcript."""
     rows = read_metrics(run.metrics_file) if run.metrics_file.exists() else []  # it may have died before a step
-    losses = series(rows, "train/loss")
+    options, losses = run.read_options(), series(rows, "train/loss")
     supervised = bool(losses) and not series(rows, "rollout/advantages")
     rewards = series(rows, "rollout/raw_reward")
     speed = "perf/actor_train_tok_per_s" if supervised else "perf/longest_sample_tokens_per_sec"
@@ -83,7 +85,8 @@ def summarize(run: RunDir) -> Summary:
         run=run,
         supervised=supervised,
         steps=len(series(rows, "perf/step_time")) or len(rewards) or len(losses),
-        planned=run.read_config().get("data", {}).get("num_rollout"),
+        overlaps=bool(options.get("async_depth")) or options.get("max_weight_staleness") is not None,
+        planned=options.get("num_rollout"),
         elapsed_s=_elapsed(rows),
         rewards=rewards,
         lengths=series(rows, "rollout/response_len/mean"),

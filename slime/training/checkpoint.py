@@ -170,6 +170,11 @@ class Checkpoints:
         )
         loaded = saved.load(tensors) if tensors else {}
         if with_optimizer:
+            for name in optimizer_state.unlike_weights(self.model.optimizer, loaded["optimizer"]):
+                raise CheckpointError(
+                    f"{saved.path} holds master weights of {name} that are not of its weights, as Megatron writes them"
+                    " where gradients lie in several buckets: add --no-load-optim"
+                )
             optimizer_state.load(self.model.optimizer, loaded["optimizer"])
             self.model.schedule.step(saved.progress.num_steps)
         if with_reference:

@@ -15,6 +15,7 @@ from megatron.core.optimizer import MegatronOptimizer, distrib_optimizer
 from megatron.core.optimizer.cpu_offloading import HybridDeviceOptimizer
 from torch import Tensor
 
+ROUNDED = 0.01  # above what bfloat16 may be off, 2**-8
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -39,15 +40,34 @@ def load(optimizer: MegatronOptimizer, stored: dict[Any, Any]) -> None:
     Megatron would take the stored groups of parameters as they are, and looks them up by learning rates. All of them
     have the same count of steps.
     """
-    chained = getattr(optimizer, "chained_optimizers", [optimizer])
-    states = [stored] if len(chained) == 1 else [stored[index] for index in range(len(chained))]
-    for one, state in zip(chained, states, strict=True):
+    for one, state in zip(*_chained(optimizer, stored), strict=True):
         inner = state.get("optimizer", state)
         counts = [{"step": group["step"]} for group in inner["param_groups"] if "step" in group]
         own = one.optimizer.state_dict()["param_groups"]
         inner["param_groups"] = [group | counts[0] if counts else group for group in own]
     optimizer.load_state_dict(stored)
     _separate_steps(optimizer)
+
+
+def unlike_weights(optimizer: MegatronOptimizer, stored: dict[Any, Any]) -> Iterator[str]:
+    """Names of parameters of the distributed optimizer whose stored master weights are not of the weights that the
+    model has; those in 16 bits are rounded."""
+    for one, state in zip(*_chained(optimizer, stored), strict=True):
+        if not isinstance(one, distrib_optimizer.DistributedOptimizer):
+            continue
+        of_buffers = (parameter for buffer in one.buffers for parameter in buffer.param_index_map)
+        for index, parameter in enumerate(of_buffers):
+            master = state["param_state"][index]["param"]
+            if not one._is_distopt_quantized_param(parameter) and not torch.allclose(
+                master.float(), parameter.detach().cpu().float(), rtol=ROUNDED, atol=1e-6
+            ):
+                yield one._param_name(parameter).rpartition("module.")[2]
+
+
+def _chained(optimizer: MegatronOptimizer, stored: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+    """Megatron's optimizers, of dense parameters, of experts, ..., and the state that is stored of each."""
+    chained = getattr(optimizer, "chained_optimizers", [optimizer])
+    return chained, [stored] if len(chained) == 1 else [stored[index] for index in range(len(chained))]
 
 
 def _separate_steps(optimizer: MegatronOptimizer) -> None:
@@ -95,6 +115,39 @@ def _set_what_is_stored(self: Any, model_param: Tensor, tensors: dict[str, Tenso
 
 
 distrib_optimizer.DistributedOptimizer._set_main_param_and_optimizer_states = _set_what_is_stored
+
+
+SHIFTED = distrib_optimizer.DistributedOptimizer.sharded_param_state_fully_reshardable  # as Megatron has it
+
+
+def _where_it_is(self: Any, *arguments: Any, **options: Any) -> Any:
+    """Megatron joins the buckets of a gradient buffer without what pads each of them, and then cuts the state of a
+    parameter out of that where it is with it: from the second bucket on, what is saved as a parameter's would be its
+    neighbours'. The embedding that a model ties has a bucket of its own on the stages of a pipeline, and
+    --overlap-grad-reduce makes several."""
+    with_padding = [buffer.param_index_map for buffer in self.buffers]
+    for buffer in self.buffers:
+        buffer.param_index_map = _places_without_padding(buffer)
+    try:
+        return SHIFTED(self, *arguments, **options)
+    finally:
+        for buffer, places in zip(self.buffers, with_padding, strict=True):
+            buffer.param_index_map = places
+
+
+def _places_without_padding(buffer: Any) -> dict[Tensor, tuple[int, int, int]]:
+    """Of each parameter: its first element in the joined buckets, the one after its last, its bucket."""
+    padding, joined = [], 0  # before each bucket
+    for bucket in buffer.buckets:
+        padding.append(bucket.offset - joined)
+        joined += bucket.numel_unpadded
+    return {
+        parameter: (first - padding[bucket], end - padding[bucket], bucket)
+        for parameter, (first, end, bucket) in buffer.param_index_map.items()
+    }
+
+
+distrib_optimizer.DistributedOptimizer.sharded_param_state_fully_reshardable = _where_it_is
 
 
 def _as_they_are(current_groups: list[dict[str, Any]], state_dict_groups: list[dict[str, Any]]) -> Any:

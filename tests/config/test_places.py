@@ -93,3 +93,15 @@ def test_those_that_it_goes_on_from_are(tmp_path, monkeypatch):
 def test_weights_alone_are_written_beside(tmp_path):
     (tmp_path / "release").mkdir()
     assert said("--save", str(tmp_path)) == []
+
+
+def test_an_export_that_would_be_refused_after_the_last_rollout_is_said(tmp_path):
+    (tmp_path / "model").mkdir()
+    assert said("--save-hf", str(tmp_path / "model")) == []
+    (tmp_path / "model" / "notes.txt").touch()
+    (problem,) = said("--save-hf", str(tmp_path / "model"))
+    assert problem.startswith(f"--save-hf: {tmp_path}/model holds files and no model (config.json)")
+    (tmp_path / "model" / "config.json").touch()
+    assert said("--save-hf", str(tmp_path / "model")) == []
+    (problem,) = said("--save-hf", "model")
+    assert problem.startswith("--save-hf: model is where the model comes from")

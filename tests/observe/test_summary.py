@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from slime.data.sample import Sample, Status
-from slime.observe import Metrics, MetricsError, RunDir, report, summarize
+from slime.observe import Metrics, MetricsError, RunDir, RunDirError, report, summarize
 from slime.observe.summary import question
 from slime.observe.terminal import Terminal, columns_of
 
@@ -178,7 +178,19 @@ def test_supervised_run_shows_its_loss(run):
     assert "reward" not in page(run)
 
 
-def test_asynchronous_run_says_that_its_parts_overlap(run):
+@pytest.mark.parametrize("option", ["async_depth: 1", "max_weight_staleness: 0"])
+@pytest.mark.parametrize("seconds", [0.45, 40.0])  # also where something else took long
+def test_asynchronous_run_says_that_its_parts_overlap(run, option, seconds):
+    run.config_file.write_text(f"rollout:\n  {option}\n")
+    Metrics(run).log({"perf/rollout_time": 0.4, "perf/train_time": 0.4, "perf/step_time": seconds}, step=0)
+    Metrics(run).log({"train/train_rollout_logprob_abs_diff_max": 0.25}, step=0)
+    lines = page(run).splitlines()
+    assert f"a step       {seconds:.2f} s, its parts overlap" in lines
+    assert "log-probs    trainer and engine differ by at most 2.5e-01, whose weights are older" in lines
+
+
+def test_the_parts_of_an_asynchronous_step(run):
+    run.config_file.write_text("rollout:\n  async_depth: 1\n")
     Metrics(run).log({"perf/rollout_time": 0.4, "perf/train_time": 0.4, "perf/step_time": 0.45}, step=0)
     Metrics(run).log({"train/train_rollout_logprob_abs_diff_max": 0.25}, step=0)
     assert page(run).splitlines()[2:5] == [
@@ -248,6 +260,20 @@ def test_several_samples_of_a_prompt_are_one_transcript(run):
 def test_damaged_metrics_are_named(run):
     run.metrics_file.write_text("{half\n{}\n")
     with pytest.raises(MetricsError, match=r"metrics\.jsonl:1"):
+        summarize(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("config.yaml", "a: [", r"config\.yaml is damaged: while parsing"),
+        ("config.yaml", "- a", r"config\.yaml is damaged: it holds no options by section"),
+        ("samples/000000.jsonl", '{"set": 1}\n{"set', r"000000\.jsonl:2 is damaged: "),
+    ],
+)
+def test_other_damaged_files_are_named(run, file, text, said):
+    (run.path / file).write_text(text)
+    with pytest.raises(RunDirError, match=said):
         summarize(run)
 
 

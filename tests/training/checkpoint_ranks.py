@@ -100,6 +100,20 @@ def save_at(directory: str, out: str, options: list[str]) -> dict[str, float]:
         return _continued(made)
 
 
+def save_shifted(directory: str, out: str, options: list[str]) -> None:
+    """As Megatron alone writes it."""
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    from slime.training import optimizer_state
+
+    ours = DistributedOptimizer.sharded_param_state_fully_reshardable
+    DistributedOptimizer.sharded_param_state_fully_reshardable = optimizer_state.SHIFTED
+    try:
+        save_at(directory, out, options)
+    finally:
+        DistributedOptimizer.sharded_param_state_fully_reshardable = ours
+
+
 def load_at(directory: str, out: str, layouts: dict[str, list[str]]) -> dict[str, dict[str, float]]:
     """The same of each layout that goes on from there."""
     found = {}

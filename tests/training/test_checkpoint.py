@@ -11,11 +11,13 @@ import pytest
 from slime.config import checkpoint_dir
 from slime.tiny import write_checkpoint
 from tests.distributed import processes, run_ranks
+from tests.models.tiny import make_checkpoint
 from tests.training.checkpoint_ranks import (
     kept,
     load_at,
     refusals_to_load,
     save_at,
+    save_shifted,
     scored_by,
     several,
     six_against_three_and_three,
@@ -35,6 +37,7 @@ DEADLINE = 280.0
 
 # Six rollouts are three and, resumed, three.
 
+BUCKETS = ["--overlap-grad-reduce", "--bucket-size", "20000"]  # all but the last are padded
 KL = ["--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3"]
 FOLLOWS = "a reference that follows"
 ALONE = {
@@ -45,12 +48,19 @@ ALONE = {
     "CPU Adam in pieces": [*DECAY, "--bf16", "--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d"],
     "half of Adam on the CPU": [*DECAY, "--bf16", "--optimizer-cpu-offload", "--optimizer-offload-fraction", "0.5"],
     "resetting the optimizer": ["--reset-optimizer-states"],
+    "gradients in several buckets": BUCKETS,
 }
 TOGETHER = {"DP2": DECAY, "TP2": TP2, "PP2 in bfloat16": [*PP2, "--bf16"]}
 
 
 @pytest.fixture(scope="module")
-def together(model, moe, directory):
+def tied(directory):
+    """With an embedding that PP gives a bucket of its own, of a size that is padded."""
+    return str(make_checkpoint(directory / "tied", "tied"))
+
+
+@pytest.fixture(scope="module")
+def together(model, moe, tied, directory):
     """What two ranks do, one after another in the same processes: starting those takes longer."""
     resharded, experts = str(directory / "resharded"), str(directory / "experts")
     calls = {
@@ -59,6 +69,7 @@ def together(model, moe, directory):
         "loaded": (load_at, model, resharded, {"PP2": PP2, "DP2": []}),
         "experts": (save_at, moe, experts, EP2),
         "experts there": (squares, moe, [*EP2, "--load", experts]),
+        "tied six": (six_against_three_and_three, tied, str(directory / "six-tied"), {"PP2": PP2}),
         "experts' six": (six_against_three_and_three, moe, str(directory / "six-experts"), {"MoE EP2": EP2}),
         "twice": (twice, model, str(directory / "twice-together"), DECAY),
     }
@@ -70,7 +81,7 @@ def alone(model, moe, directory, together):
     """What one rank does, some of it with what two ranks saved."""
     _, resharded, experts = together
     small, nowhere, spoiled = (str(directory / name) for name in ("small", "nowhere", "spoiled"))
-    bfloat16, frozen = (str(directory / name) for name in ("bfloat16", "frozen"))
+    bfloat16, frozen, shifted = (str(directory / name) for name in ("bfloat16", "frozen", "shifted"))
     deep = str(write_checkpoint(directory / "deep", num_layers=4))
     following = {FOLLOWS: ["--bf16", *KL, "--ref-update-interval", "2", "--ref-load", model]}
     loads = {
@@ -95,6 +106,8 @@ def alone(model, moe, directory, together):
             ["--bf16", "--load", bfloat16, "--no-use-distributed-optimizer", "--no-load-optim"],
         ),
         "more trained": (model, ["--load", frozen]),
+        "shifted": (model, ["--load", shifted]),
+        "shifted, its weights": (model, ["--load", shifted, "--no-load-optim"]),
         "experts": (moe, ["--load", experts]),
         "experts' weights": (moe, ["--load", experts, "--no-load-optim"]),
     }
@@ -107,6 +120,7 @@ def alone(model, moe, directory, together):
         "small": (save_at, model, small, ["--no-save-optim"]),
         "spoiled": (spoil, small, spoiled),
         "bfloat16": (save_at, model, bfloat16, ["--bf16"]),
+        "shifted": (save_shifted, model, shifted, ["--bf16", *BUCKETS]),
         "frozen": (save_at, model, frozen, ["--freeze-params-name-list", "linear_fc2", "linear_proj"]),
         "offloaded": (load_at, model, bfloat16, {"CPU Adam": ["--bf16", "--optimizer-cpu-offload"]}),
         "scored": (scored_by, model, str(directory / "scored"), [*KL, "--use-opd", "--opd-type", "megatron"]),
@@ -130,6 +144,11 @@ def test_resumed_run_of_two_ranks_is_the_same_to_the_last_bit(case, together):
 def test_resumed_experts_are_the_same_to_the_last_bit(together):
     for rank in together[0]:
         assert_same(*rank["experts' six"]["MoE EP2"])
+
+
+def test_resumed_tied_embeddings_of_two_stages_are_the_same_to_the_last_bit(together):
+    for rank in together[0]:
+        assert_same(*rank["tied six"]["PP2"])
 
 
 def assert_same(differences, whole, resumed):
@@ -208,6 +227,14 @@ def test_optimizer_state_that_does_not_fit_is_told_by_its_option_or_by_the_first
     text = said["more trained"]
     assert "frozen/iter_0000000 can't be read: it has no optimizer.state." in text
     assert "linear_" in text and text.endswith("other parameters were trained: add --no-load-optim") and len(text) < 400
+
+
+def test_master_weights_that_are_not_of_the_weights_are_refused(alone):
+    """Such were written where gradients lie in several buckets."""
+    said = alone["refused"]
+    assert "shifted/iter_0000000 holds master weights of decoder.layers.1." in said["shifted"]
+    assert "that are not of its weights" in said["shifted"] and said["shifted"].endswith(": add --no-load-optim")
+    assert said["shifted, its weights"] == ""
 
 
 def test_what_has_lost_its_state_or_its_model_is_refused_but_for_its_weights(alone):
