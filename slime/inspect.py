@@ -50,6 +50,8 @@ class Page:
     def summary(self) -> list[str]:
         counts = self.history.counts()
         lines = [self.terminal.paint(self.run.path.resolve().name, "bold"), ""]
+        total = sum(count.samples for count in counts.values())
+        lines.append(f"of {total:,} sample{'s' * (total != 1)} that were issued are now")
         for state in State:
             count = counts.get(state)
             said = f"{0:>10}"

@@ -93,6 +93,7 @@ def test_what_is_waiting(ask):
 def test_all_of_it_on_one_screen(ask):
     said = ask()
     assert len(said.splitlines()) <= 24 and max(map(len, said.splitlines())) < 80
+    assert "of 12 samples that were issued are now\n" in said
     assert "trained             10  in 2 groups; the last " in said
     assert "rollouts    4 to 4 have a batch; reward of the last 0.450" in said
     assert "checkpoints 4\n" in said
