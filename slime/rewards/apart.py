@@ -80,7 +80,7 @@ class Wire:
             if type(plain).__module__ != "numpy":
                 return self.pack(plain)
         self.kept.append(value)
-        return ["mine", len(self.kept) - 1]
+        return ["awaited" if kind is types.CoroutineType else "mine", len(self.kept) - 1]
 
     def unpack(self, packed: Any) -> Any:
         if not isinstance(packed, list):
@@ -105,6 +105,8 @@ class Wire:
                     return getattr(importlib.import_module(module), name)(*map(self.unpack, parts))
             case "mine":
                 return StandIn(self, content)
+            case "awaited":
+                return self.wait(StandIn(self, content))
             case "yours":
                 return self.kept[content]
         return _COPIED[tag](self.unpack(one) for one in content)
@@ -120,6 +122,9 @@ class Wire:
         for ours, theirs in zip(list(_containers(arguments)), answer[2], strict=True):
             _update(ours, self.unpack(theirs))
         return self.unpack(answer[1])
+
+    async def wait(self, coroutine: StandIn) -> Any:
+        return self.ask("await", coroutine)
 
     def answer(self, message: list[Any], only: tuple[str, ...] = ()) -> None:
         _, action, given = message
@@ -152,6 +157,7 @@ def _update(ours: list | dict | set | deque, theirs: Any) -> None:
 
 ACTIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, args, kwargs: function(*args, **kwargs),
+    "await": lambda coroutine: importlib.import_module("asyncio").run(coroutine),
     "get": getattr,
     "set": setattr,
     "isinstance": isinstance,

@@ -2,7 +2,7 @@
 
 metadata["instruction_id_list"] names them, metadata["kwargs"] has a dict of arguments for each, as in IFEval's files.
 Checked are the instructions of CHECKS; another is an error, never skipped. `language:response_language` is not among
-them: it would take a model to tell languages apart.
+them: it would take a model to tell languages apart. Nor are those that IFBench adds (arXiv:2507.02833).
 
 Held: a check takes time linear in the response. A pattern in which two repetitions can share a text does not.
 """
@@ -152,8 +152,9 @@ def _placeholders(text: str, num_placeholders: int) -> bool:
 
 @check("detectable_content:postscript")
 def _postscript(text: str, postscript_marker: str = "P.S.") -> bool:
-    """A line that begins with the marker and says something."""
-    return re.search(rf"^[ \t]*{re.escape(postscript_marker)}\s*\S", text, re.IGNORECASE | re.MULTILINE) is not None
+    """A line or sentence that begins with the marker and says something."""
+    pattern = rf"(?:^|(?<=[.!?])[ \t])[ \t]*{re.escape(postscript_marker)}\s*\S"
+    return re.search(pattern, text, re.IGNORECASE | re.MULTILINE) is not None
 
 
 @check("detectable_format:number_bullet_lists")

@@ -161,6 +161,12 @@ def test_a_program_cannot_end_a_loop_of_the_tests(program: str) -> None:
             "from collections import deque\ndef f(q): q.append(3)",
             "from collections import deque\nq = deque([1])\nf(q)\nassert q == deque([1, 3])",
         ),
+        (
+            "async def f(x):\n    if x: return x + 1\n    raise ValueError('no')",
+            "import asyncio\n\nasync def both(): return await asyncio.gather(f(1), f(2))\n\n"
+            "assert asyncio.run(f(1)) == 2 and asyncio.run(both()) == [2, 3]\n"
+            "try: asyncio.run(f(0))\nexcept ValueError as e: assert str(e) == 'no'\nelse: assert 0",
+        ),
         ("def f(x): return x + 1", "def check(candidate):\n    assert candidate(1) == 2\ncheck(f)"),
     ],
 )  # fmt: skip

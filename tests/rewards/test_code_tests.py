@@ -27,6 +27,7 @@ FORMS = {
     "unittest whose result nobody reads": CASES
     + "\nunittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(Cases))\n",
     "pytest": "def test_four():\n    assert add(2, 2) == 4\n\ndef test_five():\n    assert add(2, 3) == 5\n",
+    "pytest of an error": "import pytest\n\ndef test_a():\n    with pytest.raises(TypeError):\n        add(2, '3')\n",
     "a loop": "for a, b, c in [(2, 2, 4), (2, 3, 5)]:\n    assert add(a, b) == c\n",
     "a loop over functions": "def four():\n    assert add(2, 2) == 4\n\ndef five():\n    assert add(2, 3) == 5\n\n"
     "for one in (four, five):\n    one()\n",
@@ -55,6 +56,7 @@ def test_a_form_is_run(form: str) -> None:
     [
         ("# assert add(2, 3) == 5", "they assert nothing"),
         ("print(add(2, 3))", "they assert nothing"),
+        ("with pytest.raises(Exception):\n    add(2, 3)", "they assert nothing"),
         ("assert (add(2, 3) == 5, 'no sum')", "they assert nothing"),
         ("assert add(2, 3) == 5 or True", "they assert nothing"),
         ("assert 5, add(2, 3)", "they assert nothing"),

@@ -13,6 +13,7 @@ import pytest
 from slime.data.sample import Sample
 from slime.rewards import settle
 from slime.rewards.catalogue import GRADERS
+from slime.rewards.instructions import CHECKS
 from tests.rewards.test_hub import args_of
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
@@ -42,6 +43,11 @@ def test_the_reward_of_a_sample() -> None:
 
 def test_the_reward_of_a_group() -> None:
     assert rewards("best", group_rm=True) == [0.0, 1.0, 0.0]
+
+
+def test_every_instruction_with_a_check_is_listed() -> None:
+    rows = re.findall(r"^\| `(\w+:)` \| (.*) \|$", DOCUMENT, re.MULTILINE)
+    assert sorted(group + name for group, names in rows for name in re.findall(r"`(\w+)`", names)) == sorted(CHECKS)
 
 
 def test_every_grader_is_described() -> None:

@@ -26,6 +26,7 @@ TABLE = [
     ),
     ("detectable_content:number_placeholders", {"num_placeholders": 2}, "[name] at [place]", "[name] [] x"),
     ("detectable_content:postscript", {"postscript_marker": "P.S."}, "Bye.\nP.S. more", "Bye. PS more"),
+    ("detectable_content:postscript", {"postscript_marker": "P.P.S"}, "Bye! P.P.S more", "Add a P.P.S here"),
     ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n- b", "**a**\n* b"),
     ("detectable_format:constrained_response", {}, "My answer is yes.", "My answer is yes"),
     ("detectable_format:number_highlighted_sections", {"num_highlights": 2}, "*a* and **b c**", "*a* and * *"),
