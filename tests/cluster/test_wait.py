@@ -59,6 +59,10 @@ def workers(session) -> Iterator[list[Any]]:
     yield actors
     for actor in actors:
         ray.kill(actor)
+    deadline = time.monotonic() + 60
+    while {"rank 0", "rank 1"} & set(ray.util.list_named_actors()):  # which the next ones are called, too
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_values_come_in_the_form_and_order_that_was_asked_for(session, workers):
