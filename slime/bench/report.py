@@ -9,7 +9,8 @@ from statistics import median
 from typing import Self
 
 NOTE = (
-    "Medians; a ratio is the median over neighbours in time, slime over bare: of tokens/s more is better, of ms less."
+    "Medians; a ratio is the median over neighbours in time, slime over bare, and so not that of the two columns: of"
+    " tokens/s more is better, of ms less."
 )
 
 
@@ -22,12 +23,15 @@ class Row:
     bare: float
     ours: float
     ratio: float
+    least: float  # ratio of two neighbours
+    most: float
 
     @classmethod
     def of_pairs(cls, name: str, unit: str, bare: Sequence[float], ours: Sequence[float]) -> Self:
         """Medians. The ratio is that of neighbours in time, so that a machine that slows down meanwhile does not
         matter."""
-        return cls(name, unit, median(bare), median(ours), median(b / a for a, b in zip(bare, ours, strict=True)))
+        ratios = [b / a for a, b in zip(bare, ours, strict=True)]
+        return cls(name, unit, median(bare), median(ours), median(ratios), min(ratios), max(ratios))
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,11 @@ class Report:
     target: float
 
     def table(self) -> str:
-        cells = [("", "bare", "slime", "ratio")]
-        cells += [(f"{r.name}, {r.unit}", f"{r.bare:.1f}", f"{r.ours:.1f}", f"{r.ratio:.3f}") for r in self.rows]
-        widths = [max(len(row[column]) for row in cells) for column in range(4)]
+        cells = [("", "bare", "slime", "ratio", "between")]
+        for r in self.rows:
+            spread = f"{r.least:.2f} and {r.most:.2f}"
+            cells.append((f"{r.name}, {r.unit}", f"{r.bare:.1f}", f"{r.ours:.1f}", f"{r.ratio:.3f}", spread))
+        widths = [max(len(row[column]) for row in cells) for column in range(5)]
         lines = [self.setup, ""]
         for first, *others in cells:
             numbers = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]

@@ -104,6 +104,13 @@ class Sides:
         self.generator = Generator(config, router.token)
         self.params = {**Sampling.for_rollout(config).params, "n": config.n_samples_per_prompt}
 
+    def both(self, *, slime_first: bool) -> tuple[Round, Round]:
+        """A round of bare and one of slime."""
+        if slime_first:
+            slime = self.slime()
+            return self.bare(), slime
+        return self.bare(), self.slime()
+
     def bare(self) -> Round:
         self.engine.control.flush_cache()
         start = time.perf_counter()
@@ -165,7 +172,7 @@ def run(args: argparse.Namespace, options: list[str], console: Console) -> Repor
             sides.bare()
             sides.slime()
         with console.phase(f"measuring {args.rounds} rounds of each"):
-            bare, slime = zip(*[(sides.bare(), sides.slime()) for _ in range(args.rounds)], strict=True)
+            bare, slime = zip(*[sides.both(slime_first=bool(i % 2)) for i in range(args.rounds)], strict=True)
         with console.phase("measuring the time to the first token"):
             first = [sides.first_tokens(prompt) for prompt in prompts.prompts[:FIRST_TOKENS]]
     rows = [

@@ -62,16 +62,16 @@ def test_a_count_of_zero_is_refused() -> None:
 def test_the_ratio_is_the_median_of_neighbours() -> None:
     row = Row.of_pairs("all", "tokens/s", bare=[100, 50, 10], ours=[90, 60, 9.5])
     assert (row.bare, row.ours) == (50, 60)
-    assert row.ratio == pytest.approx(0.95)
+    assert (row.ratio, row.least, row.most) == pytest.approx((0.95, 0.9, 1.2))
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(0.95, "reached"), (0.9499, "missed")])
 def test_the_table_lines_up_and_gives_a_verdict(ratio: float, verdict: str) -> None:
-    rows = [Row("all samples", "tokens/s", 12345.6, 12000, ratio), Row("first token", "ms", 1, 2, 2)]
+    rows = [Row("all samples", "tokens/s", 12345.6, 12000, ratio, 0.9, 1), Row("first token", "ms", 1, 2, 2, 2, 2)]
     report = Report("rollout", "a setup", rows, ratio, 0.95)
     assert "median over neighbours in time" in json.loads(report.line())["note"]
     table = report.table()
     header, first, second = table.splitlines()[2:5]
     assert len(header) == len(first) == len(second)
-    assert "12345.6" in first
+    assert "12345.6" in first and first.endswith("0.90 and 1.00")
     assert table.endswith(f"(target 0.95: {verdict})")
