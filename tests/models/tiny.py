@@ -22,7 +22,7 @@ from slime.models import Family
 COMMON = {
     "model_type": "qwen3", "vocab_size": 91, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "max_position_embeddings": 64,
-    "rope_theta": 1e4, "rms_norm_eps": 1e-5, "dtype": "float32", "pad_token_id": 0,
+    "rope_theta": 1e4, "rms_norm_eps": 1e-5, "dtype": "float32", "pad_token_id": 0, "eos_token_id": 1,
 }  # fmt: skip
 MOE = COMMON | {
     "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
