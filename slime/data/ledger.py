@@ -100,7 +100,7 @@ class RolledBack:
 
     def __str__(self) -> str:
         return (
-            f"rolled back: {self.untrained} samples that were trained on after the checkpoint count as not trained;"
+            f"rolled back: {self.untrained} samples whose training is in no checkpoint count as not trained;"
             f" they and {self.under_way} that were under way are issued again"
         )
 

@@ -275,7 +275,8 @@ def test_a_start_without_a_checkpoint_takes_all_back(ledger):
     batch(ledger, 0, 0)
     ledger.train(0)
     issue(ledger, 1)
-    assert ledger.roll_back(-1, None) == RolledBack(untrained=1, under_way=1)
+    assert (back := ledger.roll_back(-1, None)) == RolledBack(untrained=1, under_way=1)
+    assert "1 samples whose training is in no checkpoint count as not trained" in str(back), "there may be none at all"
     assert states(ledger) == {0: "dropped", 1: "dropped"}
     batch(ledger, 0, 0, 1)
     assert ledger.train(0) == 2
