@@ -32,7 +32,7 @@ _ALTERNATIVE = re.compile(
 )
 _JOINING = set("or and else either also possibly maybe perhaps alternatively if when otherwise for case text".split())
 _NAMED = re.compile(r"[A-Za-z]\w*\s*=")
-_NOT_SO = r"(?:(?!\b(?:so|thus|hence|therefore|but)\b)[^.!?:\n]){0,30}"  # up to a conclusion
+_NOT_SO = r"(?:(?!\b(?:so|thus|hence|therefore|but)\b)[^.!?:;\n]){0,30}"  # up to a conclusion
 _DENIED = re.compile(
     r"(?:\bif\b[^.!?\n]{0,40}\b(?:were|was)"
     r"|\bnot|n't|\bnever|\bneither|\bcannot|\bimpossible that|\brather than|\binstead of"
@@ -60,11 +60,12 @@ _NO = (
     r"|trap|joke|lie|decoy|my first)\b)"
 )
 _RIGHT = r"(?:right|correct|valid|possible|plausible|acceptable)"
+_THAT = r"that(?='s| (?:\w+n't|is|was|does|did|can|cannot|would|could|must|should|seems|looks|fails|contradicts)\b)"
 _TWO = r"both \$?(?-i:[A-Z]|-?\d{1,9})\$? and \$?(?-i:[A-Z]|-?\d{1,9})\$?"
 _TAKEN_BACK = re.compile(
     r"\A[\s$*]*\?|\A[ \t$*\\)\]]*(?:"
     rf"(?:would|could|might|may|not|never|cannot|fails)\b|(?:is|was|does|did|can?|seems|looks){_OF_IT}{_NO})"
-    rf"|(?:{_PART}(?:\w{{1,9}}\s?=\s?)?(?:it|this|that)|\b(?:the|this|that|my) (?:final )?answer)\b{_OF_IT}{_NO}"
+    rf"|(?:{_PART}(?:\w{{1,9}}\s?=\s?)?(?:it|this|{_THAT})|\b(?:the|this|that|my) (?:final )?answer)\b{_OF_IT}{_NO}"
     r"|\b(?:is|are|was)(?: [\w']{1,20})? (?:wrong|incorrect|false|not (?:right|correct))\b"
     rf"|{_PART}which\b{_OF_IT}{_WRONG}\b"
     rf"|{_PART}i(?: do| ca| am|'m)?(?:n't|nnot| not| doubt| was wrong)\b|\bmade (?:a|an|some) (?:mistake|error)s?\b"
