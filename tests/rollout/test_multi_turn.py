@@ -35,8 +35,9 @@ def play(make_config: Callable[..., Config], tiny: Tiny) -> Iterator[Play]:
     """Generates one sample with an engine that says these texts, one a turn; `play.server` has seen the requests."""
     tokenizer = Tokenizer.load(tiny.model)
 
-    def turn(text: str, reason: str) -> web.Response:
-        (tokens,) = tokenizer.encode([text])
+    def turn(text: str, reason: str, limit: int) -> web.Response:
+        (whole,) = tokenizer.encode([text])
+        tokens, reason = whole[:limit], reason if len(whole) <= limit else "length"
         meta: dict[str, Any] = {"id": "a", "finish_reason": {"type": reason}, "prompt_tokens": 1, "cached_tokens": 0}
         meta["output_token_logprobs"] = [[-0.5, token, None] for token in tokens]
         meta["weight_versions"] = [{"version": "3", "start": 0, "end": len(tokens)}]
@@ -45,7 +46,9 @@ def play(make_config: Callable[..., Config], tiny: Tiny) -> Iterator[Play]:
     def one(*said: str, reason: str = "stop", by: str = "slime.tiny.calculator.generate", **more: Any) -> Sample:
         config = make_config(custom_generate_function_path=by, rollout_max_response_len=60).replace(**more)
         config = config.replace(sglang_router_ip="127.0.0.1", sglang_router_port=9)
-        play_.server = StandIn(lambda k: turn(said[k], reason))
+        play_.server = StandIn(
+            lambda k: turn(said[k], reason, play_.server.bodies[k]["sampling_params"]["max_new_tokens"])
+        )
         (prompt,) = tokenizer.encode(["34*62="])
         sample = Sample(group_index=0, index=7, prompt="34*62=", tokens=prompt, label="2108")
 
