@@ -92,7 +92,7 @@ def tied_without_its_further_layers(directory: Path) -> Path:
 def test_experts_and_layers_for_multi_token_prediction_come_back_the_same(tmp_path):
     models = {
         "experts": write_checkpoint(tmp_path / "moe", moe=True),
-        "tied": tied_without_its_further_layers(tmp_path / "tied"),
+        "tied": tied_without_its_further_layers(tmp_path / "glm"),
         "further layers": make_multi_token_checkpoint(tmp_path / "mtp", "glm4_moe"),
     }
     run_ranks(there_and_back, 2, {name: str(path) for name, path in models.items()}, str(tmp_path))
