@@ -6,11 +6,13 @@ Invariant: nothing is left behind. What could only be told by writing is asked o
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from slime.config import checkpoint_dir
+from slime.config.checkpoint_files import of_another_model
 from slime.config.config import Config
 from slime.config.errors import Problem
 
@@ -40,12 +42,20 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
 
 
 def _not_to_be_replaced(config: Config) -> Iterator[Problem]:
-    """What slime.models.save would refuse when all is trained."""
-    directory, fix = Path(config.save_hf), "name a new directory, or one with an earlier export"
-    if _same(config.save_hf, config.hf_checkpoint):
-        yield Problem("--save-hf", f"{directory} is where the model comes from", fix)
-    elif directory.is_dir() and not (directory / "config.json").exists() and any(directory.iterdir()):
+    """Exports, of whatever rollout, over a model that this run reads, or over what is no earlier export.
+    slime.models.save refuses some of that, but only when all is trained."""
+    fix = "name a new directory, or one with an earlier export"
+    export = re.escape(str(Path(config.save_hf).resolve())).replace(r"\{rollout_id\}", r"\d+")
+    read = (config.hf_checkpoint, config.ref_load, config.critic_load, config.opd_teacher_load)
+    for model in dict.fromkeys(str(path) for path in read if path is not None):
+        if re.fullmatch(export, str(Path(model).resolve())):
+            yield Problem("--save-hf", f"{config.save_hf} is where a model of this run comes from, {model}", fix)
+            return
+    directory = Path(config.save_hf)
+    if directory.is_dir() and not (directory / "config.json").exists() and any(directory.iterdir()):
         yield Problem("--save-hf", f"{directory} holds files and no model (config.json), and would be replaced", fix)
+    elif other := of_another_model(directory, config.hf_checkpoint):
+        yield Problem("--save-hf", f"{directory} holds another model, which would be replaced: {other}", fix)
 
 
 def _of_another_run(config: Config) -> Iterator[Problem]:

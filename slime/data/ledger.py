@@ -99,10 +99,9 @@ class RolledBack:
         return bool(self.untrained or self.under_way)
 
     def __str__(self) -> str:
-        return (
-            f"rolled back: {self.untrained} samples whose training is in no checkpoint count as not trained;"
-            f" they and {self.under_way} that were under way are issued again"
-        )
+        parts = {"whose training is in no checkpoint": self.untrained, "that were under way": self.under_way}
+        said = " and ".join(f"{count:,} {which}" for which, count in parts.items() if count)
+        return f"samples issued again: {said}"
 
 
 class Ledger:

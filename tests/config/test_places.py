@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -103,5 +104,21 @@ def test_an_export_that_would_be_refused_after_the_last_rollout_is_said(tmp_path
     assert problem.startswith(f"--save-hf: {tmp_path}/model holds files and no model (config.json)")
     (tmp_path / "model" / "config.json").touch()
     assert said("--save-hf", str(tmp_path / "model")) == []
-    (problem,) = said("--save-hf", "model")
-    assert problem.startswith("--save-hf: model is where the model comes from")
+
+
+@pytest.mark.parametrize("template", ["m-1", "./x/../m-1", "m-{rollout_id}"])
+@pytest.mark.parametrize(
+    "read",
+    ["--hf-checkpoint m-1", "--use-kl-loss --ref-load m-1", "--use-opd --opd-type megatron --opd-teacher-load m-1"],
+)
+def test_an_export_over_a_model_that_is_read_is_said(template, read):
+    (problem,) = said(*read.split(), "--save-hf", template)
+    assert problem.startswith(f"--save-hf: {template} is where a model of this run comes from, m-1")
+
+
+def test_an_export_over_another_model_is_said(tmp_path):
+    for name, size in {"ours": 64, "theirs": 32}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"hidden_size": size}))
+    (problem,) = said("--hf-checkpoint", str(tmp_path / "ours"), "--save-hf", str(tmp_path / "theirs"))
+    assert f"--save-hf: {tmp_path}/theirs holds another model, which would be replaced: hidden_size" in problem

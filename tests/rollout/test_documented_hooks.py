@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,6 +90,20 @@ def test_sample_filter_and_all_samples(produce, capsys: pytest.CaptureFixture[st
 def test_data_source(produce) -> None:
     groups, *_ = produce(**SAY, data_source_path="my_hooks.Countdown")
     assert [sample.response for sample in flatten(groups)] == ["0", "0", "1", "1", "2", "2", "3", "3"]
+
+
+def test_a_data_source_goes_on_where_it_was(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(data_source_path="my_hooks.Countdown", save=str(tmp_path))
+    source = open_source(config)
+    first, second = source.get_samples(2)
+    second[0].response = "half"
+    source.add_samples([second])
+    source.save(0)
+    source.get_samples(2)
+    resumed = open_source(config)
+    resumed.load(0)
+    again, new = resumed.get_samples(2)
+    assert [again[0].label, again[0].response, new[0].label] == ["1", "half", "2"] and first[0].label == "0"
 
 
 def test_rewards(produce) -> None:
