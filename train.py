@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 def train(config: Config, job: Job, evaluation: Evaluation, recorder: Recorder) -> None:
     job.turns.to_inference()
-    if not job.first_rollout:
-        evaluation.begin(0)
+    evaluation.begin_first(job.first_rollout)
     ahead = None
 
     for rollout_id in range(job.first_rollout, config.num_rollout):

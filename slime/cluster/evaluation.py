@@ -19,6 +19,12 @@ class Evaluation:
         self.job, self.recorder = job, recorder
         self._under_way: tuple[int, ray.ObjectRef] | None = None
 
+    def begin_first(self, done: int) -> None:
+        """Before the first rollout of this process, `done` of them being done: one that is due then, and was not
+        measured before what ended an earlier process of this run."""
+        if done == 0 or not self.recorder.has_evaluated(done):
+            self.begin(done)
+
     def begin(self, done: int) -> None:
         """After `done` rollouts, if one is due then. It has ended on return, unless training may go on beside it."""
         if not self.job.config.evaluates_at(done):

@@ -30,7 +30,7 @@ from slime.cluster.session import Session
 from slime.cluster.trainers import Trained, Trainers
 from slime.cluster.turns import Turn, Turns
 from slime.cluster.wait import ActorFailed, Stalled, failure_of, stalled, wait
-from slime.config import Config
+from slime.config import Config, checkpoint_dir
 from slime.config.engine_groups import served_models
 from slime.inference.watch import Checks
 from slime.observe import Console
@@ -220,7 +220,7 @@ class Job:
         config = self.config
         if rollout_id >= 0 and config.save_hf and config.saves_after(rollout_id):
             directory = config.save_hf.format(rollout_id=rollout_id)
-            if not Path(directory).exists():
+            if not is_export_of(Path(directory), checkpoint_dir.to_load(config)):
                 self._export(directory)
 
     def __exit__(
@@ -246,6 +246,13 @@ class Job:
             self.console.warn(str(failure))
         if kind is None and failures:
             raise failures[0]
+
+
+def is_export_of(export: Path, checkpoint: Path) -> bool:
+    """Whether the export that belongs to a checkpoint is there: it is made after that, so one that is older is of an
+    earlier rollout."""
+    is_there = (export / "config.json").is_file()
+    return is_there and export.stat().st_mtime >= checkpoint.stat().st_mtime
 
 
 def _model_parallel_size(config: Config) -> int:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from slime.observe.console import Console
-from slime.observe.metrics import Metrics
+from slime.observe.metrics import Metrics, MetricsError, read_metrics
 from slime.observe.names import LOGPROB_DIFF, REWARD_FAILURES
 from slime.observe.run_dir import RunDir, Transcript
 from slime.observe.timeline import Timeline
@@ -151,6 +151,12 @@ class Recorder:
                 " --rm-failure-policy. Why: metadata.reward_failure of the samples; of those that were dropped also"
                 f" `python -m slime.inspect {shlex.quote(str(self.run.path))} dropped`."
             )
+
+    def has_evaluated(self, step: int) -> bool:
+        """Whether the run has what held-out prompts said after `step` steps, from before it was resumed."""
+        with suppress(MetricsError):  # a run goes on in spite of it
+            return any(row.get("eval/step") == step for row in read_metrics(self.run.metrics_file))
+        return False
 
     def eval(self, step: int, evaluate: Callable[[int], tuple[Row, dict[str, Iterable[Transcript]]]]) -> None:
         """Runs `evaluate(step)`, after `step` steps, and records what it measured and the transcripts of each set."""
