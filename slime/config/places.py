@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from slime.config import checkpoint_dir
@@ -35,7 +36,8 @@ def look(config: Config, unsound: set[str]) -> Iterator[Problem]:
         paths = " and ".join(getattr(config, option) for option in options)
         fix = "name a directory that can be made and written to"
         yield Problem(flags, f"{paths} cannot be written: {lack}", fix)
-    if config.save_hf is not None and not unsound & {"save_hf", "hf_checkpoint"}:
+    can_be_written = "save_hf" not in chain.from_iterable(wrong.values())
+    if config.save_hf is not None and can_be_written and not unsound & {"save_hf", "hf_checkpoint"}:
         yield from _not_to_be_replaced(config)
     if not (config.debug_rollout_only or unsound & {"save", "critic_save", "load", "critic_load"}):
         yield from _of_another_run(config)
