@@ -24,7 +24,7 @@ METADATA, FORMAT, MODEL = ".metadata", "metadata.json", "config.json"
 NOT_OF_THE_WEIGHTS = frozenset(
     """
     architectures auto_map bos_token_id eos_token_id pad_token_id transformers_version use_cache dtype torch_dtype
-    id2label label2id num_labels problem_type
+    id2label label2id num_labels problem_type quantization_config
     """.split()
 )
 """Keys of config.json in which two models may differ whose weights mean the same."""

@@ -122,3 +122,11 @@ def test_an_export_over_another_model_is_said(tmp_path):
         (tmp_path / name / "config.json").write_text(json.dumps({"hidden_size": size}))
     (problem,) = said("--hf-checkpoint", str(tmp_path / "ours"), "--save-hf", str(tmp_path / "theirs"))
     assert f"--save-hf: {tmp_path}/theirs holds another model, which would be replaced: hidden_size" in problem
+
+
+def test_an_export_of_a_quantized_model_is_an_earlier_one(tmp_path):
+    """It has the same config.json without quantization_config."""
+    for name, more in {"ours": {"quantization_config": {"quant_method": "fp8"}}, "export": {}}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"hidden_size": 64} | more))
+    assert said("--hf-checkpoint", str(tmp_path / "ours"), "--save-hf", str(tmp_path / "export")) == []
